@@ -47,7 +47,7 @@ class Corked:
     def unread(self, now: float) -> tuple[float, int]:
         """For how long the other end has taken nothing, and how much waits for it.
 
-        `now` is the time of whoever looks, which begins above 0.
+        `now` is the time of the caller, which begins above 0.
         """
         waiting = self._transport.get_write_buffer_size()
         taken = self._written - waiting

@@ -385,7 +385,7 @@ class Onward:
         self.ready = True
 
     def _start_webhooks(self) -> None:
-        """Who is told of what has happened."""
+        """Who is notified of what has happened."""
         troubles = self.dispatcher.troubles
         self._webhooks.start()
         self._background.run(self._notifying.run(troubles))

@@ -90,13 +90,13 @@ def configure(settings: LogSettings) -> None:
 
 
 def speak_through_logging() -> None:
-    """Our lines among those of somebody else's process, with its levels and its format."""
+    """Our lines among those of another program's process, with its levels and its format."""
     render = structlog.processors.KeyValueRenderer(key_order=["event"])
 
     def with_trace_below(logger: Any, level: str, event: EventDict) -> str:
         trace = event.pop("exception", None)
-        said = str(render(logger, level, event))
-        return said if trace is None else f"{said}\n{trace}"
+        line = str(render(logger, level, event))
+        return line if trace is None else f"{line}\n{trace}"
 
     structlog.configure(
         processors=[

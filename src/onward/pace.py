@@ -39,7 +39,7 @@ class Pace(Generic[T]):
         self._late = asyncio.get_running_loop().create_task(self._flush_late())
 
     async def _flush_late(self) -> None:
-        with suppress(Exception):  # nobody waits for it; whoever tells next is told
+        with suppress(Exception):  # no caller waits for it; the next one sees the error
             await self.flush()
 
     async def flush(self) -> None:

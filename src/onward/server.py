@@ -102,7 +102,7 @@ def server(
         loop="uvloop",
         http=HttpConnection,
         ws="websockets-sansio",
-        # Too large is less than this, and is told: to hang up costs a worker its other tasks too.
+        # Too large is less than this, and is answered: to hang up costs a worker its other tasks.
         ws_max_size=8 * MAX_BODY,
         ws_ping_interval=10,
         ws_ping_timeout=10,
@@ -110,7 +110,7 @@ def server(
         log_config=None,
         access_log=False,
         server_header=False,
-        # Whoever else sends X-Forwarded-* only claims to be a proxy.
+        # Any other sender of X-Forwarded-* only claims to be a proxy.
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=list(settings.trusted_proxies),
         ssl_certfile=settings.tls_cert,
@@ -133,7 +133,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        # uvicorn would also turn away those who are connected already; we only let nobody in.
+        # uvicorn would also turn away those who are connected already; we only let no new ones in.
         self._most, self.limit_concurrency = self.limit_concurrency, None
         self._waits_for: str | None = "head"
         self._since = self.loop.time()
@@ -340,7 +340,7 @@ class Server(uvicorn.Server):
 
 
 def _allow_files(connections: int) -> None:
-    """Each connection is a file; many systems allow 1024 until somebody asks."""
+    """Each connection is a file; many systems allow 1024 until a program asks."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     want = connections + 512
     if hard != resource.RLIM_INFINITY:

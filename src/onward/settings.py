@@ -123,7 +123,7 @@ class Settings(BaseSettings):
     alert_hold_ms: Ms = _env("ONWARD_ALERT_HOLD_MS", 60_000)
     public_url: str | None = _env("ONWARD_PUBLIC_URL", None)  # as people reach it, for links
 
-    # Shown at the top of the page, so that nobody takes one server for another.
+    # Shown at the top of the page, so that one server is not taken for another.
     environment: Annotated[str, Field(max_length=40)] = _env("ONWARD_ENVIRONMENT", "")
     environment_color: EnvironmentColor = _env("ONWARD_ENVIRONMENT_COLOR", "blue")
 
@@ -137,7 +137,7 @@ class Settings(BaseSettings):
 
     # The stream door.
     stream_types: Annotated[tuple[str, ...], NoDecode] = _env("ONWARD_STREAM_TYPES", ())
-    stream_credits: Positive = _env("ONWARD_STREAM_CREDITS", 64)  # entries nobody has taken yet
+    stream_credits: Positive = _env("ONWARD_STREAM_CREDITS", 64)  # entries not yet taken
     visibility_timeout_s: Seconds = _env("VISIBILITY_TIMEOUT_S", 300)
     heartbeat_interval_s: Seconds = _env("HEARTBEAT_INTERVAL_S", 30)
     max_retries: Annotated[int, Field(ge=0)] = _env("MAX_RETRIES", 3)
@@ -309,7 +309,7 @@ class Settings(BaseSettings):
             return given / "onward"
         try:
             return Path.home() / ".local" / "state" / "onward"
-        except RuntimeError:  # a container's user that nobody has heard of
+        except RuntimeError:  # a container's user that the system does not know
             return Path("/var/lib/onward")
 
     def admin_token(self) -> str | None:

@@ -188,7 +188,7 @@ def _sound(path: Path) -> Finding:
 
 
 def _readers(path: Path) -> Iterator[Finding]:
-    """Whoever is gone and still waited for keeps finished tasks in the file."""
+    """A reader that is gone and still waited for keeps finished tasks in the file."""
     import apsw
 
     if not path.exists():

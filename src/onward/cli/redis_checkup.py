@@ -254,7 +254,7 @@ def _refusals(client: Any) -> Iterator[Finding]:
 
 
 def _readers(client: Any, prefix: str) -> Iterator[Finding]:
-    """Whoever reads the log late keeps finished tasks in Redis."""
+    """A reader that is far behind in the log keeps finished tasks in Redis."""
     import msgspec
 
     cursors = f"{prefix}onward:doc:cursor"

@@ -116,7 +116,7 @@ class ServerApi:
             if response.is_error:
                 raise problem_from(response.status_code, await response.aread())
             async for sent in httpx2.EventSource(response):
-                if sent.data:  # else it only told us how soon to come back
+                if sent.data:  # else it only says how soon to come back
                     yield sent.data
         except httpx2.TransportError as error:
             raise Unreachable(self.url, cut=True, cause=error) from error

@@ -64,7 +64,7 @@ def _sections(lines: list[str]) -> Iterator[tuple[str | None, bool, list[str]]]:
 
 
 def _listed(lines: list[str], head: re.Pattern[str]) -> Mapping[str, str]:
-    """Parameters at the section's own indentation, what is said of them deeper or behind."""
+    """Parameters at the section's own indentation, what describes them deeper or behind."""
     filled = [line for line in lines if line.strip()]
     if not filled:
         return {}

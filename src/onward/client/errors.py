@@ -1,7 +1,7 @@
-"""What can go wrong for somebody who calls a server.
+"""What can go wrong for a caller of a server.
 
 OnwardError
-├── Unreachable     nobody answers, or the connection was cut before the answer
+├── Unreachable     no server answers, or the connection was cut before the answer
 ├── NotAdmitted     the Redis of a stream worker wants another user or password
 ├── ServerNeeded    a stream worker's handler asked for what only the server can do
 ├── ProblemError    the server answered, and the answer is no
@@ -59,8 +59,8 @@ def _tls_error(error: BaseException | None) -> str | None:
         error = error.__cause__ or error.__context__
     if error is None:
         return None
-    said = re.sub(r"^\[[^\]]*\] *| *\(_ssl\.c:\d+\)$", "", str(error.args[-1]))
-    return said or type(error).__name__
+    text = re.sub(r"^\[[^\]]*\] *| *\(_ssl\.c:\d+\)$", "", str(error.args[-1]))
+    return text or type(error).__name__
 
 
 class NotAdmitted(OnwardError):
@@ -117,11 +117,15 @@ class StillRunning(OnwardError, TimeoutError):
         self.task = task
 
 
-def problem_of(said: Problem) -> ProblemError:
+def problem_of(problem: Problem) -> ProblemError:
     """Of one of many: the others' answers stand beside it."""
-    hint = said.hint if isinstance(said.hint, str) else None
+    hint = problem.hint if isinstance(problem.hint, str) else None
     return ProblemError(
-        status=said.status, code=said.code, title=said.title, detail=said.detail, hint=hint
+        status=problem.status,
+        code=problem.code,
+        title=problem.title,
+        detail=problem.detail,
+        hint=hint,
     )
 
 
@@ -136,10 +140,10 @@ class _Problem(msgspec.Struct):
 
 def problem_from(status: int, body: bytes) -> ProblemError:
     try:
-        said = msgspec.json.decode(body, type=_Problem)
+        found = msgspec.json.decode(body, type=_Problem)
     except msgspec.DecodeError:
-        said = _Problem()
-    if not said.title:
+        found = _Problem()
+    if not found.title:
         # Something else listens there, or stands in between: its page would explain nothing.
         return ProblemError(
             status=status,
@@ -149,8 +153,8 @@ def problem_from(status: int, body: bytes) -> ProblemError:
         )
     return ProblemError(
         status=status,
-        code=said.code or "unknown",
-        title=said.title,
-        detail=said.detail,
-        hint=said.hint,
+        code=found.code or "unknown",
+        title=found.title,
+        detail=found.detail,
+        hint=found.hint,
     )

@@ -325,7 +325,7 @@ class Keys(ClientPart):
         return await self._api.call(KeyCreated, "POST", "keys", body=body)
 
     async def list(self) -> Page[KeyView]:
-        """Without their tokens, which nobody can read again."""
+        """Without their tokens, which cannot be read again."""
         return await self._api.call(Page[KeyView], "GET", "keys")
 
     async def revoke(self, id: str) -> None:

@@ -151,8 +151,8 @@ class ServicesWords:
             "status": ended.status,
             "retry_after_ms": ended.retry_after_ms,
         }
-        said = {name: value for name, value in error.items() if value is not None}
-        return _event(FAILED, {**data, "status": "failed", "error": said, "failed_by": worker})
+        given = {name: value for name, value in error.items() if value is not None}
+        return _event(FAILED, {**data, "status": "failed", "error": given, "failed_by": worker})
 
     def unserved(self, fields: Fields, fault: Fault, worker: str) -> ResultEntry | None:
         return self.answer(fields, fault, worker, 0) if self._declared else None

@@ -1,4 +1,4 @@
-"""What a person is asked before a task may run, and what they said. Records only.
+"""What a person is asked before a task may run, and what they decided. Records only.
 
 An approval is no table: it is a waiting task with this record beside it (docs/adr/0007). When it
 opens and closes is decided in machine.py, and in no other place.
@@ -32,12 +32,12 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: Status
     requested_at: Instant
     digest: str  # of the payload that is shown, and of the one that was approved
-    # Never shown: else whoever reads the payload masked could try short secrets against the digest.
+    # Never shown: else a reader of the masked payload could try short secrets against the digest.
     # "": of one that was asked for before there were any.
     salt: str = ""
     expires_at: Instant | None = None
-    default: Literal["approve", "reject"] = "reject"  # what holds when nobody decides in time
-    reason: str | None = None  # why somebody is asked
+    default: Literal["approve", "reject"] = "reject"  # what holds when no person decides in time
+    reason: str | None = None  # why a person is asked
     by: str | None = None
     comment: str | None = None
     decided_at: Instant | None = None
@@ -57,7 +57,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         data = {"digest": self.digest, "expires_at": self.expires_at, "reason": self.reason}
         return "approval.requested", _told(data)
 
-    def said(self) -> Json:
+    def decision(self) -> Json:
         """For the event log: who decided, and, if a person approved, exactly what."""
         approved = self.digest if self.status is Status.APPROVED else None
         return _told({"by": self.by, "comment": self.comment, "digest": approved})
@@ -102,7 +102,7 @@ def ask(
 
 
 def approval_of(task: Task) -> Approval | None:
-    """None: nobody was ever asked about this task."""
+    """None: no approval was ever asked for."""
     if task.approval is not None:
         return _decode(task.approval)
     if not awaited(task):
@@ -115,7 +115,7 @@ def open_approval(task: Task, now: Instant) -> Approval | None:
     """What a person can still decide."""
     asked = approval_of(task) if awaited(task) else None
     if asked is not None and asked.expires_at is not None and asked.expires_at <= now:
-        # Somebody was faster than the sweep: past its time the default holds, whoever comes first.
+        # The sweep has not come yet: past its time the default holds all the same.
         return None
     return asked
 
@@ -123,7 +123,7 @@ def open_approval(task: Task, now: Instant) -> Approval | None:
 def asked_again(
     task: Task, payload: Json, now: Instant, *, guarded: bool = False
 ) -> Approval | None:
-    """What to ask before a replay. None: nothing, or somebody approved this very payload.
+    """What to ask before a replay. None: nothing, or this very payload was approved.
 
     `guarded`: its service requires an approval by now, whatever held when it was submitted.
     """
@@ -137,7 +137,7 @@ def asked_again(
 
 
 def closing(task: Task, status: Status, now: Instant) -> dict[str, str | int | None]:
-    """What changes when something else ends the task while somebody is asked about it."""
+    """What changes when something else ends the task while an approval of it is open."""
     asked = approval_of(task) if awaited(task) and task.approval is not None else None
     if asked is None:
         return {}

@@ -43,7 +43,7 @@ MET = (Fate.HELD, Fate.WAITS)
 
 
 class NewTask(NamedTuple):
-    """A task on its way in, with what else its submitter said."""
+    """A task on its way in, with what else its submitter gave."""
 
     task: Task
     key: Key | None = None
@@ -65,7 +65,7 @@ class Intake(ABC):
         self._submissions = Coalescer(self._insert, size=lambda item: len(item.task.payload))
         # Queues that asks of ours are under way for, by the future that is done when they are back.
         self._asking: dict[asyncio.Future[None], frozenset[str]] = {}
-        self._contended: dict[str, asyncio.Lock] = {}  # by key, while somebody holds or waits
+        self._contended: dict[str, asyncio.Lock] = {}  # by key, while a caller holds it or waits
 
     async def submit(
         self,
@@ -211,7 +211,7 @@ class Intake(ABC):
         if found is None:
             return None
         if not waits and found.successor is not None and found.id != met:
-            # Somebody replaced it since it was met: the one that waits for its end is in the way.
+            # Replaced by another caller since it was met: what waits for its end is in the way.
             # Unless that one is over, or does not count: then this one is met once more.
             return None
         decide = superseded if waits else replaced

@@ -447,7 +447,7 @@ def _let_go(
         moves.earliest(later, limit),
         to=State.QUEUED if later is None else State.SCHEDULED,
         changes=changes,
-        events=(("approval.approved", closed.said()),),
+        events=(("approval.approved", closed.decision()),),
     )
 
 
@@ -464,7 +464,7 @@ def _refuse(task: Task, now: Instant, profile: Profile, closed: Approval, fault:
             "error": fault.encode(),
             "fingerprint": fingerprint(fault),
         },
-        ("approval.rejected", closed.said()),
+        ("approval.rejected", closed.decision()),
         ("task.failed", encode({"error": fault, "attempt": task.attempt})),
     )
 

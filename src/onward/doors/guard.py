@@ -39,7 +39,7 @@ INTERNAL = "Internal error"  # all that a caller learns of a fault of ours
 STATUSES = (400, 401, 403, 413, 415, 421, 429, 500, 503)
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 SINGLE = (b"host", b"origin", b"content-length", b"authorization", b"x-api-key")
-# Nobody guesses at a type, and no other site's page embeds an answer as an image or a script.
+# No browser guesses at a type, and no other site's page embeds an answer as an image or a script.
 FIXED_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -102,7 +102,7 @@ class Guard:
             with self._keys.calling(caller):
                 await self._app(scope, receive, call.send)
         except ClientDisconnect:
-            pass  # gone in the middle of its body, or refused there by us: nobody to tell
+            pass  # gone in the middle of its body, or refused there by us: no caller is left
         except asyncio.CancelledError:
             if self._keys.is_dead(caller):
                 await call.refuse(unauthorized(Unauthorized("this key is revoked, or has expired")))
@@ -225,7 +225,7 @@ class _GuardedCall:
 
     async def send(self, message: Message) -> None:
         if self._room < 0:
-            return  # refused already: what the door makes of the cut body interests nobody
+            return  # refused already: what the door makes of the cut body is of no interest
         if not self._started:
             kind = message["type"]
             if kind == "http.response.start" or kind == "websocket.accept":
@@ -236,7 +236,7 @@ class _GuardedCall:
                 if message.get("status") == 500 and self.held is None:
                     self.held = []
             # Starlette answers a fault in its own words and then raises: until the door is through,
-            # a 500 may still have to be said in this door's words.
+            # a 500 may still have to be written in this door's words.
             if self.held is not None:
                 self.held.append(message)
                 return
@@ -307,7 +307,7 @@ def _request_id(headers: dict[bytes, bytes]) -> str:
 
 
 def _refuse_twins(headers: Collection[tuple[bytes, bytes]]) -> None:
-    """Two of these, and we and whoever is before us may each believe another one."""
+    """Two of these, and we and the proxy before us may each believe another one."""
     names = [name for name, _ in headers]
     for name in SINGLE:
         if names.count(name) > 1:

@@ -111,7 +111,7 @@ class FlowCatalog:
         raise Conflict("others keep publishing versions of this flow", hint="try again")
 
     async def _raise_to(self, flow: str, number: int) -> None:
-        """Point the flow at version `number` or a later one, whoever wrote it."""
+        """Point the flow at version `number` or a later one, by whichever server it was written."""
         for _ in range(TRIES):
             now = self._clock.now()
             doc = await self._documents.get(FLOW, flow, now=now)

@@ -1,4 +1,4 @@
-"""From a definition as it is written (JSON) to its parts: all flaws are found, and told at once.
+"""From a definition as it is written (JSON) to its parts: all flaws are reported together.
 
 What cannot be reached, or looks like a slip but means something, is a warning and no flaw. What a
 node kind asks of its node stands with the kind, in nodes/.
@@ -40,7 +40,7 @@ MAX_BYTES = 256 * 1024
 MAX_STEPS_EVER = 1_000_000
 MAX_TRIES = 1_000
 MAX_PARALLEL = 1_000
-TOLD = 20  # flaws in an error's text; the rest is counted
+NAMED = 20  # flaws in an error's text; the rest is counted
 
 MODES = ("sequential", "concurrent")
 STRATEGIES = ("fail_fast", "collect_errors", "ignore_errors")
@@ -62,9 +62,9 @@ class DefinitionFaults(Invalid):
     """Everything that is wrong with a definition; `flaws` has it one by one."""
 
     def __init__(self, flaws: list[Flaw]) -> None:
-        told = "; ".join(map(str, flaws[:TOLD]))
-        more = f"; and {len(flaws) - TOLD} more" if len(flaws) > TOLD else ""
-        super().__init__(told + more, pointer=flaws[0].field)
+        named = "; ".join(map(str, flaws[:NAMED]))
+        more = f"; and {len(flaws) - NAMED} more" if len(flaws) > NAMED else ""
+        super().__init__(named + more, pointer=flaws[0].field)
         self.flaws = tuple(flaws)
 
 
@@ -235,7 +235,7 @@ def _node(key: str, raw: Any, book: Book, path: str, depth: int) -> Node:
 
 
 def _mode(fields: Fields, at_once: int | None) -> Mode:
-    """Whoever says how many at a time means at a time."""
+    """A bound on how many at a time means that they run at a time."""
     mode = fields.one_of("parallel_mode", MODES)
     if mode == "sequential" and (at_once or 0) > 1:
         what = f"max_parallel {at_once} means nothing with parallel_mode 'sequential'"

@@ -233,8 +233,8 @@ class _Walk:
 
     def _tell(self, node: Node, fault: Fault, path: str) -> None:
         if node.post.error_key is not None:
-            told = {"kind": fault.kind, "message": fault.message, "node": path}
-            self._write({node.post.error_key: told})
+            data = {"kind": fault.kind, "message": fault.message, "node": path}
+            self._write({node.post.error_key: data})
 
     def _write(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         # The definition was read strictly; a run that began under laxer rules is held to the same.
@@ -301,13 +301,13 @@ class _Walk:
         self.state.winding_up = True
 
     def _halt(self) -> None:
-        """A cancel was asked for: what is out is told to stop, and no further node is entered."""
+        """A cancel was asked for: what is out is asked to stop, and no further node is entered."""
         state = self.state
         state.winding_up = True
         if self.frame.node not in self.level.graph.nodes:
             return
         visit = self._visit()
-        if visit.seq:  # a record of an earlier visit is nobody's business now
+        if visit.seq:  # a record of an earlier visit is of no use now
             visit.hear()
             visit.stop()
             state.stop_by = self.advance.now + STOP_GRACE_MS
@@ -375,18 +375,18 @@ class _Walk:
         )
         self.advance.calls.append(call)
         self.state.undoing = Undoing(undo.node, call.id, call.seq)
-        told = {"seq": call.seq, "node": call.node, "kind": call.purpose, "child": call.id}
-        self.notes.append(NodeNote("node.started", told))
+        data = {"seq": call.seq, "node": call.node, "kind": call.purpose, "child": call.id}
+        self.notes.append(NodeNote("node.started", data))
         return True
 
     def _undone(self, undoing: Undoing, ok: bool) -> None:
-        told: dict[str, Any] = {"seq": undoing.seq, "node": undoing.node, "kind": "compensation"}
-        told |= {"status": "ok" if ok else "error", "child": undoing.child}
+        data: dict[str, Any] = {"seq": undoing.seq, "node": undoing.node, "kind": "compensation"}
+        data |= {"status": "ok" if ok else "error", "child": undoing.child}
         if not ok:
             (answer,) = self.advance.answers([undoing.child])
             fault = answer.fault or NO_ANSWER
-            told["error"] = {"kind": fault.kind, "message": fault.message}
-        self.notes.append(NodeNote("node.finished", told))
+            data["error"] = {"kind": fault.kind, "message": fault.message}
+        self.notes.append(NodeNote("node.finished", data))
         self.state.undoing = None
 
     def _step(self, waits: NodeWaits) -> StepResult:
@@ -424,8 +424,8 @@ class _Walk:
         del signals[kept:]
         if dropped:
             names = list(dict.fromkeys(signal.name for signal in dropped))[:MOST_NAMED]
-            told = {"count": len(dropped), "names": names}
-            self.notes.append(NodeNote("signal.dropped", told))
+            data = {"count": len(dropped), "names": names}
+            self.notes.append(NodeNote("signal.dropped", data))
 
 
 def _action(node: Node, result: FlowScope, shared: Mapping[str, Any]) -> str:

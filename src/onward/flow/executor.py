@@ -246,13 +246,13 @@ class FlowExecutor:
         return (await self._flows.read(start.version)).definition
 
     async def _decided(self, question: Claimed) -> Outcome:
-        """Nobody claims a question before a person has said yes to it: who that was is the rest."""
+        """A question is claimed only once a person has approved it; who that was is its result."""
         (found,) = await self._dispatcher.backend.tasks.get([question.id])
         asked = None if found is None else approval_of(found)
         if asked is None or asked.status is not Status.APPROVED:
             return outcomes.Failed(Fault(kind="Rejected", message="nobody approved it"))
-        said = {"by": asked.by, "comment": asked.comment}
-        return Succeeded(encode({name: text for name, text in said.items() if text is not None}))
+        known = {"by": asked.by, "comment": asked.comment}
+        return Succeeded(encode({name: text for name, text in known.items() if text is not None}))
 
     async def _answers(self, ids: Sequence[TaskId]) -> Mapping[TaskId, ChildResult]:
         found: dict[TaskId, ChildResult] = {}
@@ -302,7 +302,7 @@ class FlowExecutor:
         )
         try:
             published = await self._flows.pick(given.flow, call.version)
-        except NotFound:  # said by the child itself, so that the node fails as any other does
+        except NotFound:  # reported by the child itself, so that the node fails as any other does
             return runs.unpublished_run(call.id, given, now, parent=run.id)
         return runs.new_run(call.id, published, now, given, parent=run.id)
 

@@ -17,7 +17,7 @@ from onward.flow.scope import ABSENT, FlowScope, is_path, path_flaw
 
 MAX_DEPTH = 32
 MAX_SIZE = 1_000
-BUDGET = 1_000_000  # single comparisons in one expression; whoever needs more is answered no
+BUDGET = 1_000_000  # single comparisons in one expression; what needs more is answered no
 
 LOGIC = frozenset({"and", "or", "not"})
 ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {

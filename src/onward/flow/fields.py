@@ -1,7 +1,7 @@
 """Reading a JSON object field by field, so that all its flaws come out at once.
 
 null and an empty text mean that a field is not set: clients that encode whole records send them.
-What nobody asked for is a flaw, with the nearest name as a hint.
+A field that no part reads is a flaw, with the nearest name as a hint.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 from onward.flow.parts import Flaw
 
 MAX_MS = 10 * 365 * 24 * 3_600_000
-HINTED = 20  # flaws that come with a hint: looking for near names is slow, and nobody reads more
+# Flaws that come with a hint: looking for near names is slow, and more would not be read.
+HINTED = 20
 
 
 class Book:
@@ -141,7 +142,7 @@ class Fields:
         return None if value is None else Fields(value, self._book, node=self.node, name=name)
 
     def close(self) -> None:
-        """Nobody will ask for more: what is left over is not ours."""
+        """No more will be read: what is left over is not ours."""
         for field in self._raw:
             if field not in self._asked:
                 hint = self.nearest(field, self._asked)

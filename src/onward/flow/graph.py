@@ -25,7 +25,7 @@ _COLOURS: Mapping[str, str] = {
     "error": "fill:#fadcdc,stroke:#b3372f,color:#123",
     "canceled": "fill:#e6e6e6,stroke:#777,color:#123",
 }
-# Labels come from whoever wrote the flow and end up in a page: no sign of markup gets through.
+# Labels come from the author of the flow and end up in a page: no sign of markup gets through.
 _UNSAFE = re.compile(r"[^\w .,:/()+*=?!-]")
 
 
@@ -33,10 +33,10 @@ def mermaid(definition: Definition, states: Mapping[str, str] | None = None) -> 
     """`states` by the node's path: ok, running, error or canceled."""
     ids = {path: f"n{number}" for number, (path, _) in enumerate(definition.walk())}
     lines = ["flowchart TD", *_drawn(definition, "", ids, 1)]
-    told = {path: state for path, state in (states or {}).items() if path in ids}
-    for state in sorted(set(told.values()) & set(_COLOURS)):
+    known = {path: state for path, state in (states or {}).items() if path in ids}
+    for state in sorted(set(known.values()) & set(_COLOURS)):
         lines.append(f"    classDef {state} {_COLOURS[state]}")
-        of_it = ",".join(ids[path] for path in ids if told.get(path) == state)
+        of_it = ",".join(ids[path] for path in ids if known.get(path) == state)
         lines.append(f"    class {of_it} {state}")
     return "\n".join(lines) + "\n"
 
@@ -79,7 +79,7 @@ def _safe(text: str) -> str:
 
 def _what(node: Node) -> str:
     params = node.params
-    said: Mapping[str, object] = {
+    labels: Mapping[str, object] = {
         "executor": node.service,
         "local": node.service,
         "foreach": f"{node.service} for each",
@@ -89,7 +89,7 @@ def _what(node: Node) -> str:
         "approval": params.get("reason") or node.description or "approval",
         "flow_ref": params.get("flow"),
     }
-    return str(said.get(node.kind) or "")
+    return str(labels.get(node.kind) or "")
 
 
 def _views(

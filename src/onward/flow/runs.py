@@ -71,7 +71,7 @@ _decode_place = msgspec.json.Decoder(CallPlace).decode
 def start_of(payload: str) -> Start:
     try:
         return _decode_start(payload)
-    except msgspec.DecodeError:  # replayed with a payload of somebody's own: it fails, readably
+    except msgspec.DecodeError:  # replayed with another payload: it fails, readably
         return Start()
 
 

@@ -124,7 +124,7 @@ def outputs(post: Post, result: Any) -> dict[str, Any]:
 
 
 def own(values: Any) -> dict[str, Any]:
-    """Somebody's object as the beginning of a shared state: a copy, without the engine's key."""
+    """A caller's object as the beginning of a shared state: a copy, without the engine's key."""
     if not isinstance(values, Mapping):
         return {}
     return {key: value for key, value in values.items() if not reserved(key)}

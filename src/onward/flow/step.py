@@ -61,7 +61,7 @@ class ChildCall(msgspec.Struct, frozen=True, kw_only=True):
     attempt_delay_ms: int = 0  # before the next worker
     weighted_by_load: bool = True
     timeout_ms: int | None = None  # one call at most; of an approval: the question stands so long
-    reason: str | None = None  # approval: why somebody is asked
+    reason: str | None = None  # approval: why a person is asked
     flow: str | None = None  # flow: name or id, and which version (None: the newest)
     version: int | None = None
 

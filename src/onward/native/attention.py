@@ -1,7 +1,7 @@
 """What needs a person now: each rule once, for the page, the API, the command line and alerts.
 
 Reads counts that are kept, the heads of queues and an index of open approvals, so that it costs the
-same however much work waits. Decides what is listed; who is told of it is in alerts.py.
+same however much work waits. Decides what is listed; who is notified of it is in alerts.py.
 """
 
 from __future__ import annotations

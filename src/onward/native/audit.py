@@ -61,7 +61,7 @@ class AuditTrail(Collector):
                 _kind(now), new_id(), encode(entry), now=now, expires_at=expires_at
             )
         except OnwardError as error:
-            # What is audited has happened: its caller must not be told that it failed.
+            # What is audited has happened: its caller must not be answered that it failed.
             log.error("not audited", by=by, action=action, target=target, error=repr(error))
 
     def _has_room(self, action: Action, now: Instant) -> bool:

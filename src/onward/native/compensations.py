@@ -87,7 +87,7 @@ class Compensations:
                 continue
             if event.type == "task.delivered":
                 return True
-            # Claimed for a stream, it waits there; whoever takes it is delivered it.
+            # Claimed for a stream, it waits there; the worker that takes it is delivered it.
             if event.type == "task.claimed" and _decode(event.data or "{}").worker not in FEEDS:
                 return True
         return False

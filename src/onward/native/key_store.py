@@ -105,7 +105,7 @@ class KeyStore:
         self._clock = clock
         self.trail = trail
         self._admin = None if admin_key is None else _admin(admin_key)
-        self.open = self._admin is None  # nobody needs a key here
+        self.open = self._admin is None  # no key is needed here
         self._keys: dict[str, ApiKey] = {}
         self._closed, self._version = Closed(), 0  # the document of this name; 0: there is none
         self._callers: dict[str, Caller] = {}

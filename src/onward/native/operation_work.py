@@ -21,7 +21,7 @@ from onward.wire.operations import OperationFilter, Refused, Verb
 
 QUEUE, TYPE = "onward:operations", "onward:operation"
 SLOTS = 2
-KEPT_MS = 7 * 24 * 3_600_000  # of what is spooled, should nobody carry it out
+KEPT_MS = 7 * 24 * 3_600_000  # of what is spooled, should no server carry it out
 PART = 500  # tasks between two notes of the progress
 STEPS = 4  # parts in a second, where there is a rate
 SHOWN = 10  # of those that were refused

@@ -26,7 +26,7 @@ class SessionOwners:
         self._known: dict[str, tuple[str, Instant]] = {}  # the owner, and when that was written
 
     async def use(self, caller: Caller, session: str | None) -> None:
-        """From now on it is this caller's, if nobody used it before. NotFound: another key's."""
+        """From now on it is this caller's, if no other used it before. NotFound: another key's."""
         if caller.key is None or session is None:
             return
         now = self._clock.now()

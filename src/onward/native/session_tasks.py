@@ -1,6 +1,6 @@
 """The tasks of one session. The session is part of every query: another's task is not found.
 
-That somebody looked for it is counted and logged: to the caller it looks like one that never was.
+That it was looked for is counted and logged: to the caller it looks like one that never was.
 """
 
 from __future__ import annotations

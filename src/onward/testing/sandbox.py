@@ -159,6 +159,6 @@ async def _until(look: Callable[[], Any], otherwise: str) -> None:
 
 
 async def _end(work: asyncio.Task[None]) -> None:
-    """A fake that nobody awaited may still be connecting when the test is over."""
+    """A fake that was not awaited may still be connecting when the test is over."""
     work.cancel()
     await asyncio.wait({work})

@@ -1,7 +1,7 @@
 """Where a trace goes through this process: out with a request, around a handler.
 
 For clients and workers. OpenTelemetry is never needed here, and is imported only where this process
-exports spans of its own, or somebody in it, or the task, is part of a trace.
+exports spans of its own, or the code in it, or the task, is part of a trace.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NOWHERE: AbstractContextManager[None] = nullcontext()
 def outgoing() -> dict[str, str]:
     """Headers that tell the other side of the current span; none without one."""
     if "opentelemetry.trace" not in sys.modules:
-        return {}  # nobody here can have begun a span
+        return {}  # no code here can have begun a span
     from opentelemetry import propagate
 
     headers: dict[str, str] = {}
@@ -54,7 +54,7 @@ def handling(
 
 
 def _recorded() -> bool:
-    """Whether somebody here wants spans: without one, a task should not pay for any."""
+    """Whether spans are wanted here: without one, a task should not pay for any."""
     trace = sys.modules.get("opentelemetry.trace")  # FastAPI imports it, for instance
     if trace is None:
         return False
@@ -104,7 +104,7 @@ def _inside(traceparent: str) -> Iterator[None]:
         from opentelemetry import context
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
     except ModuleNotFoundError:
-        yield  # without the library nobody here makes spans
+        yield  # without the library no spans are made here
         return
     token = context.attach(TraceContextTextMapPropagator().extract({"traceparent": traceparent}))
     try:

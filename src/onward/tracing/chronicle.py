@@ -1,7 +1,7 @@
 """Reads the event log and has a span written for each stage of a traced task that is over.
 
-One server at a time, from a cursor in the ledger: an attempt whose server was killed is told of by
-another. The cursor holds nothing back from being purged, and expires when nobody moves it: traces
+One server at a time, from a cursor in the ledger: an attempt whose server was killed is reported by
+another. The cursor holds nothing back from being purged, and expires when it is not moved: traces
 are for looking, the ledger does not wait for them.
 """
 
@@ -44,7 +44,7 @@ class Chronicle:
     async def step(self) -> None:
         """Everything up to the end of the log, if it is for us to tell."""
         if self._duty is not None and not await self._duty.mine():
-            self._cursor = None  # whoever has it moves it meanwhile
+            self._cursor = None  # its holder moves it meanwhile
             return
         while await self._read():
             pass

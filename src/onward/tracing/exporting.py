@@ -42,7 +42,7 @@ class WorkerSpans:
 
     def __init__(self) -> None:
         self._provider: TracerProvider | None = None
-        if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # nobody has yet
+        if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # not set yet
             self._provider = TracerProvider(
                 resource=resource("onward-worker"), shutdown_on_exit=False
             )

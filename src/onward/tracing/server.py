@@ -85,7 +85,7 @@ class Tracing:
 
     @contextmanager
     def submission(self, tasks: Sequence[Task]) -> Iterator[tuple[list[Task], Span]]:
-        """The tasks, placed in the trace of whoever submits them now, or in one of their own."""
+        """The tasks, placed in the trace of their submitter, or in one of their own."""
         first = tasks[0]
         attributes: dict[str, Any] = {**_of(first), "messaging.operation.type": "send"}
         if len(tasks) > 1:
@@ -126,21 +126,21 @@ class Tracing:
             start_time=_ns(stage.start_at),
         )
         for note in stage.notes:
-            said = {f"onward.{name}": value for name, value in note.said.items()}
-            span.add_event(note.name, said, timestamp=_ns(note.at))
+            attributes = {f"onward.{name}": value for name, value in note.attributes.items()}
+            span.add_event(note.name, attributes, timestamp=_ns(note.at))
         if stage.outcome in FAULTS:
             span.set_status(StatusCode.ERROR, stage.fault)
         span.end(end_time=_ns(stage.end_at))
 
     async def close(self) -> None:
-        """Hand over what is left, as far as somebody takes it soon."""
+        """Hand over what is left, as far as it is taken soon."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def shut() -> None:
             try:
                 self._provider.shutdown()
             finally:
-                with suppress(RuntimeError):  # too late: the loop that would be told is gone
+                with suppress(RuntimeError):  # too late: the loop that waits for it is gone
                     loop.call_soon_threadsafe(done.set)
 
         # A daemon, which the end of the process does not wait for: an executor's thread would be.
@@ -196,15 +196,15 @@ class Inbound:
         self._names = {name.encode(): name for name in propagate.get_global_textmap().fields}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        said: dict[str, str] = {}
+        carrier: dict[str, str] = {}
         if scope["type"] == "http":
             for name, value in scope["headers"]:
                 if name in self._names:
-                    said[self._names[name]] = value.decode("latin-1")
-        if not said:
+                    carrier[self._names[name]] = value.decode("latin-1")
+        if not carrier:
             await self._app(scope, receive, send)
             return
-        token = context.attach(propagate.extract(said))
+        token = context.attach(propagate.extract(carrier))
         try:
             await self._app(scope, receive, send)
         finally:

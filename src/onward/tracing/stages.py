@@ -22,18 +22,18 @@ OUTCOMES = {
     "task.retrying": "retrying",
     "task.reclaimed": "lost",
 }
-# After each of these it waits for whoever takes it.
+# After each of these it waits to be taken.
 READY = frozenset(
     {"task.created", "task.queued", "task.woken", "task.replayed", "approval.approved", *ENDS}
 )
 SILENT = frozenset({"task.created", "task.progress", "task.chunk"})
-TOLD = ("worker", "attempt", "waiting_for", "run_at", "reason", "from", "generation")
+KEPT = ("worker", "attempt", "waiting_for", "run_at", "reason", "from", "generation")
 
 
 class SpanNote(msgspec.Struct, frozen=True):
     name: str
     at: Instant
-    said: dict[str, str | int]
+    attributes: dict[str, str | int]
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,10 +50,10 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Attempt:
-    def __init__(self, event: Event, said: dict[str, Any]) -> None:
+    def __init__(self, event: Event, data: dict[str, Any]) -> None:
         self.generation = event.generation
-        self.number = said.get("attempt", 1)
-        self.worker = said.get("worker")
+        self.number = data.get("attempt", 1)
+        self.worker = data.get("worker")
         self.began_at = event.at
         self.notes: list[SpanNote] = []
 
@@ -64,42 +64,42 @@ def stages(events: Sequence[Event]) -> Iterator[Stage]:
     attempt: _Attempt | None = None
     number = 0
     for at, event in enumerate(events):
-        said = _said(event)
+        data = _data(event)
         if event.type == "task.claimed" and attempt is None:
-            attempt = _Attempt(event, said)
+            attempt = _Attempt(event, data)
             number = attempt.number
         elif attempt is not None and event.type not in SILENT:
-            _go_on(attempt, event, said)
+            _go_on(attempt, event, data)
         if event.type in ENDS:
             dead = event.type == "task.failed" and _dies(events[at + 1 :])
-            yield from _ended(attempt, event, said, ready_at, dead, number)
+            yield from _ended(attempt, event, data, ready_at, dead, number)
             attempt = None
         if event.type in READY and attempt is None:
             ready_at = event.at
 
 
-def _go_on(attempt: _Attempt, event: Event, said: dict[str, Any]) -> None:
+def _go_on(attempt: _Attempt, event: Event, data: dict[str, Any]) -> None:
     if event.type == "task.delivered":
         # It was on a stream until now, which is a queue, too.
         attempt.began_at = event.at
     if event.type in ("task.claimed", "task.delivered", "task.sent"):
-        attempt.worker = said.get("worker", attempt.worker)
-    told = {name: said[name] for name in TOLD if isinstance(said.get(name), str | int)}
-    attempt.notes.append(SpanNote(event.type, event.at, told))
+        attempt.worker = data.get("worker", attempt.worker)
+    attributes = {name: data[name] for name in KEPT if isinstance(data.get(name), str | int)}
+    attempt.notes.append(SpanNote(event.type, event.at, attributes))
 
 
 def _ended(
     attempt: _Attempt | None,
     event: Event,
-    said: dict[str, Any],
+    data: dict[str, Any],
     ready_at: Instant | None,
     dead: bool,
     number: int,
 ) -> Iterator[Stage]:
     outcome = "dead" if dead else OUTCOMES[event.type]
-    error = said.get("error")
+    error = data.get("error")
     fault = error.get("kind") if isinstance(error, dict) else None
-    if attempt is None:  # nobody ever took it: it ended where it waited
+    if attempt is None:  # it was never taken: it ended where it waited
         if ready_at is not None:
             yield Stage(
                 kind=QUEUE,
@@ -140,8 +140,8 @@ def _dies(after: Sequence[Event]) -> bool:
     return bool(after) and after[0].type == "task.dlq"
 
 
-def _said(event: Event) -> dict[str, Any]:
+def _data(event: Event) -> dict[str, Any]:
     if event.data is None or event.type in SILENT:
         return {}
-    said = msgspec.json.decode(event.data)
-    return said if isinstance(said, dict) else {}
+    data = msgspec.json.decode(event.data)
+    return data if isinstance(data, dict) else {}

@@ -28,6 +28,6 @@ def traced(wanted: Wanted, environment: Mapping[str, str] = os.environ) -> bool:
         return True
     if wanted == "on":
         raise Invalid("traces need OpenTelemetry", hint=EXTRA)
-    # The variables may be meant for somebody else on this machine: no reason not to start.
+    # The variables may be meant for another program on this machine: no reason not to start.
     log.warning("no traces: OpenTelemetry is not installed", hint=EXTRA)
     return False

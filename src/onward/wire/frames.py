@@ -1,4 +1,4 @@
-"""The frames of the worker socket (S0-12), both ways: JSON text, told apart by `type`.
+"""The frames of the worker socket (S0-12), both ways: JSON text, distinguished by `type`.
 
 Server and SDK read and write these classes. What a worker sends is checked when it is read; a field
 that the reader does not know is ignored, so that either side may be the newer one.

@@ -73,7 +73,7 @@ class BoundedQueues:
     ) -> None:
         """Slots stayed free: what only a rate holds back is claimed at the instant it allows.
 
-        As of the claim: what may start since then would not be told, and nobody would look for it.
+        As of the claim: what may start since then would not be reported, and not looked for.
         """
         if not self._all or len(claimed) == sum(ask.limit for ask in asks):
             return

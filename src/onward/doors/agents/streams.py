@@ -116,8 +116,8 @@ class AgentStreams:
         entries: list[_Entry] = []
         for event, task in found:
             if event.type in _WRITTEN:
-                told = (task.id, event.n - 1) in answered
-                entries += self._write(pipe, task, event, answered=told)
+                is_answered = (task.id, event.n - 1) in answered
+                entries += self._write(pipe, task, event, answered=is_answered)
             if task.session is not None and event.type in TYPES:
                 entries.append(self._notify(pipe, task.session, task, event))
         done = await pipe.execute()

@@ -88,7 +88,7 @@ class Events:
         value = msgspec.json.decode(data)
         for delta in self._deltas(value, data):
             if delta.get("content"):
-                yield from self._said(str(delta["content"]))
+                yield from self._text(str(delta["content"]))
             for call in delta.get("tool_calls") or ():
                 yield from self._called(call)
 
@@ -137,7 +137,7 @@ class Events:
         first = [choice for choice in value["choices"][:1] if isinstance(choice, dict)]
         return [choice.get("delta") or delta_of(choice.get("message") or {}) for choice in first]
 
-    def _said(self, text: str) -> Iterator[bytes]:
+    def _text(self, text: str) -> Iterator[bytes]:
         item = self._output[-1] if self._output else None
         if item is None or item["type"] != "message":
             item = {
@@ -183,8 +183,8 @@ class Events:
             yield self._part("response.output_text.done", item, text=part["text"], logprobs=[])
             yield self._part("response.content_part.done", item, part=part)
         else:
-            told = {"arguments": item["arguments"], "name": item["name"]}
-            yield self._of(item, "response.function_call_arguments.done", **told)
+            fields = {"arguments": item["arguments"], "name": item["name"]}
+            yield self._of(item, "response.function_call_arguments.done", **fields)
         yield self._event("response.output_item.done", output_index=at, item=item)
 
     def _part(self, type_: str, item: Mapping[str, Any], **data: Any) -> bytes:

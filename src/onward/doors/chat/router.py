@@ -1,7 +1,7 @@
 """/v1: the same tasks in OpenAI's words, waiting and streaming (N-6).
 
 A caller who hangs up cancels the task, unless the header `x-onward-keep: true` says otherwise:
-nobody would read what the worker goes on to write.
+no reader is left for what the worker goes on to write.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Chat:
 
     @needs(Scope.SUBMIT)
     async def models(self, caller: Caller) -> Models:
-        """The worker groups that somebody serves."""
+        """The worker groups that have workers."""
         return Models(self._models())
 
     @needs(Scope.SUBMIT)

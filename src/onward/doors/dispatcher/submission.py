@@ -75,7 +75,7 @@ class DispatcherDoor:
             raise NoWorker("No worker available")
 
     async def hand_in(self, task: Task) -> bool:
-        """Accept a task nobody waits for here; whether it went straight to a worker."""
+        """Accept a task whose caller does not wait here; whether it went straight to a worker."""
         receipt = await self.dispatcher.submit(task, cap=self.settings.max_queue_length)
         return receipt.running
 

@@ -116,7 +116,7 @@ class Adoption:
         if _list(one.list)[0] is Lane.RETRY and task.state in OVER:
             try:
                 await self._dispatcher.replay(task.id)
-            except Conflict as error:  # somebody was faster
+            except Conflict as error:  # another server was faster
                 log.debug("not retried", task=task.id, error=str(error))
 
 

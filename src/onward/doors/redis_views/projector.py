@@ -60,7 +60,7 @@ class SeedViews:
         *,
         whole: bool,  # every task, and the queues; otherwise what agents look for
         adoption: Adoption | None = None,
-        at_rest: AtRest | None = None,  # None: what is kept may be read by whoever reads Redis
+        at_rest: AtRest | None = None,  # None: what is kept may be read by all who read Redis
         duty: Duty | None = None,
     ) -> None:
         self._store = dispatcher.backend.tasks

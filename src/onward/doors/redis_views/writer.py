@@ -57,7 +57,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Foreign(NamedTuple):
-    """An id that somebody else put into a list."""
+    """An id that another program put into a list."""
 
     entry: bytes  # as it is kept until it was adopted
     since: int  # when it was noticed, on Redis' clock
@@ -83,7 +83,7 @@ class ViewWriter:
         self._mark = ""
 
     def step_down(self) -> None:
-        """From now on somebody else may have written; the next call begins anew."""
+        """From now on another program may have written; the next call begins anew."""
         self._mark = ""
 
     async def write(self, items: Sequence[Item]) -> None:
@@ -117,7 +117,7 @@ class ViewWriter:
         return Noticed(foreign, {text_of(id): text_of(score) for id, score in pairs})
 
     async def hashes(self, ids: Sequence[bytes]) -> Sequence[Mapping[str, str]]:
-        """`task:{id}` of each, as somebody else wrote it; empty: there is no hash of that name."""
+        """`task:{id}` of each, as another program wrote it; empty: no hash has that name."""
         pipe = self._redis.pipeline(transaction=False)
         for id in ids:
             _ = pipe.hgetall(self._key(b"task:" + id))

@@ -1,4 +1,4 @@
-"""The stream door's dead letters: every death in the ledger, told once on `stream:dlq` (S1-7)."""
+"""The stream door's dead letters: each death in the ledger, once on `stream:dlq` (S1-7)."""
 
 from __future__ import annotations
 

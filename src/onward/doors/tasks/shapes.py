@@ -23,7 +23,7 @@ from onward.faults import Fault
 from onward.native.views import progress_of, raw
 from onward.wire.times import iso
 
-# Which tasks this door shows: its own and native ones that belong to nobody's session or flow.
+# Which tasks this door shows: its own and native ones that belong to no session or flow.
 SHOWN = frozenset({"tasks", "console", "streams"})
 
 # In which stored states a task of each word can be: what the ledger is asked before phases are.

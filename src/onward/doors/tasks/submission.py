@@ -72,8 +72,8 @@ class TasksIntake:
     async def _known(self, type_: str) -> bool:
         """Whether anybody does work of this type, or has done.
 
-        The native door lets a type that nobody serves wait. Here a task dies of old age, so a
-        misspelt type would be a dead letter an hour later: better said at once. A worker that is
+        The native door lets a type that no worker serves wait. Here a task dies of old age, so a
+        misspelt type would be a dead letter an hour later: better refused at once. A worker that is
         away for a moment must not turn its callers away, so work in the ledger vouches for it.
         """
         if type_ in self._registered or EVERY in self._registered:

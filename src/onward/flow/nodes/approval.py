@@ -1,4 +1,4 @@
-"""approval: a person is asked, by a child task that waits for them; nobody else can decide.
+"""approval: a person is asked, by a child task that waits for them; only they can decide.
 
 Not params, not shared, not a worker's output, not a signal. The one exception stands in the
 definition: `params.from_data` takes a decision that was made elsewhere from where `approval_key`
@@ -89,18 +89,18 @@ def _brought_in(visit: kinds.NodeVisit) -> str | None:
     if visit.node.params.get("from_data") is not True or path is None:
         return None
     value = visit.scope.find(path)
-    said = str(value).strip().lower() if isinstance(value, bool | str) else ""
-    if said in YES:
+    answer = str(value).strip().lower() if isinstance(value, bool | str) else ""
+    if answer in YES:
         return APPROVED
-    return REJECTED if said in NO else None
+    return REJECTED if answer in NO else None
 
 
 def _decided(
-    visit: kinds.NodeVisit, word: str, said: Any, fault: Fault | None = None
+    visit: kinds.NodeVisit, word: str, given: Any, fault: Fault | None = None
 ) -> kinds.Verdict:
     visit.record.decision = word
     writes = _written(visit.node, word)
-    result = {**(said if isinstance(said, Mapping) else {}), "decision": word}
+    result = {**(given if isinstance(given, Mapping) else {}), "decision": word}
     if fault is not None:
         result["comment"] = fault.message
     if word == APPROVED:
@@ -118,7 +118,7 @@ def _written(node: Node, word: Any) -> Mapping[str, Any]:
 
 
 def _rejections_way(visit: kinds.NodeVisit) -> str | None:
-    """None: no edge is meant for it, so that going on would be to ignore what was said."""
+    """None: no edge is meant for it, so that going on would be to ignore the decision."""
     if visit.leads(REJECTED):
         return REJECTED
     if visit.leads(APPROVED) and visit.leads(DEFAULT):

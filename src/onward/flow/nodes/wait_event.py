@@ -1,7 +1,7 @@
 """wait_event: goes on once its path holds something true, be it by a signal or by an earlier node.
 
 A signal fits by the node's key (or path), or by the shared key that `params.signal_key` names; its
-value is then written there. One whose value is not true would release nobody, and is dropped. A
+value is then written there. One whose value is not true would release nothing, and is dropped. A
 node without such a key is released by any signal to it.
 """
 

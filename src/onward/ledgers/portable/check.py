@@ -118,7 +118,7 @@ async def check(ledger: Portable, progress: Progress, *, quiet: bool) -> Check:
     kept = await ledger.counts() if quiet else None
     if kept is not None:
         for queue, state in sorted({*kept, *found.tally}):
-            counted, said = found.tally[queue, state], kept.get((queue, state), 0)
-            if counted != said:
-                found.faults.append(f"{counted} of {queue} are {state}, and {said} are counted")
+            held, counted = found.tally[queue, state], kept.get((queue, state), 0)
+            if held != counted:
+                found.faults.append(f"{held} of {queue} are {state}, and {counted} are counted")
     return found

@@ -123,7 +123,7 @@ class Portable(Protocol):
         ...
 
     def writing(self) -> AbstractAsyncContextManager[RecordWriter]:
-        """Refuses unless it is empty. Whoever leaves with an error has written no ledger."""
+        """Refuses unless it is empty. Leaving with an error writes no ledger."""
         ...
 
 

@@ -105,7 +105,7 @@ class PostgresBatch(WriteBatch):
             self._freed[lane[0], type_, partition] = None
 
     def forgot(self, rates: Sequence[Row]) -> None:
-        pass  # nobody remembers them here
+        pass  # not remembered here
 
     def new_tasks(self, tasks: Sequence[Task]) -> Plan[Sequence[int]]:
         fields, rows = without_empty(FIELDS, [to_row(task) for task in tasks])

@@ -153,7 +153,7 @@ class PostgresDatabase:
                 yield connection
 
     async def kept(self) -> None:
-        """What can be read is committed, and on disk as far as this Postgres is told to be sure."""
+        """What can be read is committed, and on disk as far as this Postgres is set to be sure."""
 
     async def tally(self) -> Collection[tuple[TallyKey, int]]:
         return [(tuple(row[:4]), row[4]) for row in await self.read(Step("tallies"))]

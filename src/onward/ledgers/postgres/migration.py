@@ -28,7 +28,7 @@ CREATE TABLE ledger (version BIGINT NOT NULL);
 
 
 async def behind_a_pooler(connection: asyncpg.Connection) -> bool:
-    """Whoever answered the connection is another process than the one that runs our statements."""
+    """What answered the connection is another process than the one that runs our statements."""
     at_work: int = await connection.fetchval("SELECT pg_backend_pid()")
     return at_work != int(connection.get_server_pid())
 

@@ -33,7 +33,7 @@ class Rotation:
     def __init__(self, ledger: Sequence[SealedTexts], keyring: Keyring) -> None:
         self._ledger = ledger
         self._keyring = keyring
-        self.leaves_clear = False  # tasks that nobody asked to seal
+        self.leaves_clear = False  # tasks whose callers did not ask for encryption
         self._opens, self._seals = opens(keyring), seals(keyring)
 
     async def step(self, after: str = "", *, dry_run: bool = False) -> ResealStep:

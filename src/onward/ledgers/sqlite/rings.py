@@ -51,7 +51,7 @@ class Ring:
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}  # queued, by partition; without the partition ""
         self.named = 0  # all of these together
-        self.turns: OrderedDict[str, None] = OrderedDict()  # whoever is first is next
+        self.turns: OrderedDict[str, None] = OrderedDict()  # the first is next
         self.out: dict[str, WaitingFor] = {}
         self._typed: set[str] = set()  # of these, whose types wait for bounds of all partitions
         self._bounds: tuple[Bound, ...] = ()  # under which they were put out

@@ -299,15 +299,15 @@ def _purpose(text: str) -> str:
     """What a service or a flow says of itself, as sentences before others: whole paragraphs, as
     many as a model provider takes.
     """
-    told = ""
+    purpose = ""
     for paragraph in text.split("\n\n"):
         line = " ".join(paragraph.split())
         if line:
             line = line if line.endswith((".", "!", "?", ":")) else f"{line}."
-            if told and len(told) + len(line) > LONGEST_PURPOSE:
+            if purpose and len(purpose) + len(line) > LONGEST_PURPOSE:
                 break
-            told += f"{line} "
-    return told
+            purpose += f"{line} "
+    return purpose
 
 
 def _output(kind: type[msgspec.Struct]) -> Schema:

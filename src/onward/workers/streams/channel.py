@@ -89,7 +89,7 @@ class StreamReaders(NamedTuple):
     lively: bool  # one of them has a consumer
 
 
-NOBODY = StreamReaders((), lively=False)
+NO_READERS = StreamReaders((), lively=False)
 
 
 # Not an entry that a consumer has: its next heartbeat would fail.
@@ -153,7 +153,7 @@ class Channel:
         return [self.dialect.tasks, *self._own]
 
     def readers(self, stream: str) -> StreamReaders:
-        return self._readers.get(stream, NOBODY)
+        return self._readers.get(stream, NO_READERS)
 
     async def join_own(self, needed: Iterable[str], wanted: Iterable[str]) -> None:
         """From now on these are fed and read, too: all that are needed, and those of the wanted
