@@ -12,6 +12,7 @@ from bench.report import Goal, Measured
 from bench.rounds import Bench
 
 TASKS = 20_000
+SLOTS = 512  # graphile-worker and pgqueuer take 500 at a time
 RUNS, STEPS = 200, 10
 FEW, SECONDS, PIECE = 1_000, 2.0, 50_000
 OF_RAW, IDLE_MS, OF_DBOS, GROWTH = 0.7, 3.0, 10.0, 1.3
@@ -33,7 +34,15 @@ FLOW, DBOS_FLOW = "Onward, flow", "DBOS, flow, ten at a time"
 def measure(bench: Bench) -> Measured:
     with serving(bench.scratch / "postgres") as server:
         peers = {
-            name: Peer(module, tasks, _rows(left), server, own=name == ONWARD, bulk=name != "DBOS")
+            name: Peer(
+                module,
+                tasks,
+                _rows(left),
+                server,
+                own=name == ONWARD,
+                bulk=name != "DBOS",
+                given={"slots": SLOTS} if name == ONWARD else {},
+            )
             for name, (module, tasks, left) in PEERS.items()
         }
         notes = _NOTES.copy()
@@ -65,6 +74,7 @@ def measure(bench: Bench) -> Measured:
 _NOTES = [
     "Postgres 15 as it comes: every commit is on the disk before it is confirmed",
     "tasks/s: draining a full queue with one worker, seen in the store, from the first to the last",
+    f"Onward with {SLOTS} slots; graphile-worker and pgqueuer take 500 at a time",
     "graphile-worker and pgqueuer delete what is done; none of the peers but DBOS keeps results",
     "raw knows no counts, caps, keys or letters",
     "a step of Onward is a task, done by the worker of a queue; a step of DBOS is a call",

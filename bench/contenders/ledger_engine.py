@@ -59,29 +59,31 @@ def idle(samples: int, warm: int, pause_ms: float, serving: bool = False) -> dic
 
 
 @asynccontextmanager
-async def _engine(*, serving: bool, archive: str = "") -> AsyncIterator[Onward]:
+async def _engine(*, serving: bool, archive: str = "", slots: int = SLOTS) -> AsyncIterator[Onward]:
     collect_seldom()  # as the server does
-    settings = Settings(ledger=os.environ["BENCH_URL"], builtin_slots=SLOTS, archive=archive)
+    settings = Settings(ledger=os.environ["BENCH_URL"], builtin_slots=slots, archive=archive)
     services = {"noop": Service(noop)} if serving else None
     async with Onward(settings, services=services) as onward:
         yield onward
 
 
-def worker(archive: bool = False) -> list[str]:
+def worker(archive: bool = False, slots: int = SLOTS) -> list[str]:
     return [
         sys.executable,
         "-m",
         "bench.contenders.ledger_engine",
+        str(slots),
         *(("archive",) if archive else ()),
     ]
 
 
-async def _work(archive: str) -> None:
-    async with _engine(serving=True, archive=archive):
+async def _work(slots: int, archive: str) -> None:
+    async with _engine(serving=True, archive=archive, slots=slots):
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="onward-bench-") as folder:
         end_tidily()
-        uvloop.run(_work(f"sqlite:////{folder}/archive.db" if sys.argv[1:] else ""))
+        archive = f"sqlite:////{folder}/archive.db" if sys.argv[2:] else ""
+        uvloop.run(_work(int(sys.argv[1]), archive))

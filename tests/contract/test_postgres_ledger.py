@@ -12,9 +12,10 @@ import pytest
 
 from onward.core.contract import Fate, Key, Query, Verdict
 from onward.core.errors import LedgerUnavailable, NotLetIn
-from onward.core.outcome import Succeeded
+from onward.core.outcome import Released, Succeeded
 from onward.core.task import Letter, State, new_id
 from onward.ledgers.postgres import PostgresBackend
+from onward.ledgers.postgres.batch import RESCAN_MS
 from onward.ledgers.postgres.bell import PostgresBell
 from onward.ledgers.postgres.writer import TransactionWriter
 from onward.ledgers.sql.dialect import Step
@@ -61,6 +62,39 @@ async def test_two_servers_never_claim_one_task(servers: list[Driver]) -> None:
     assert sorted([*one, *two]) == sorted(f"t{at}" for at in range(60))
     assert one == sorted(one, key=lambda id: int(id[1:])), "each gets them in their order"
     assert await servers[0].store.counts() == await servers[1].recount()
+
+
+async def test_what_another_server_hands_back_goes_first_before_long(servers: list[Driver]) -> None:
+    here, elsewhere = servers
+    await here.insert(*[submission(a_task(id=f"t{at:02}")) for at in range(30)])
+    first, *_ = await here.claim("q", limit=5)
+    await elsewhere.settle(first, Released())
+    assert first.id == "t00"
+    assert [task.id for task in await here.claim("q", limit=2)] == ["t05", "t06"]
+    here.now += RESCAN_MS
+    assert [task.id for task in await here.claim("q", limit=2)] == ["t00", "t07"]
+
+
+async def test_what_a_server_hands_back_itself_goes_first_at_once(servers: list[Driver]) -> None:
+    here, _ = servers
+    await here.insert(*[submission(a_task(id=f"t{at:02}")) for at in range(30)])
+    _, second, *_ = await here.claim("q", limit=5)
+    await here.settle(second, Released())
+    assert [task.id for task in await here.claim("q", limit=2)] == ["t01", "t05"]
+
+
+async def test_a_claim_that_finds_too_little_looks_at_its_whole_lane(servers: list[Driver]) -> None:
+    here, elsewhere = servers
+    await here.insert(*[submission(a_task(id=f"t{at:02}")) for at in range(8)])
+    first, *_ = await here.claim("q", limit=5)
+    await elsewhere.settle(first, Released())
+    assert sorted(task.id for task in await here.claim("q", limit=9)) == [
+        "t00",
+        "t05",
+        "t06",
+        "t07",
+    ]
+    assert await here.claim("q", limit=9) == []
 
 
 async def test_a_cap_holds_over_all_servers(servers: list[Driver]) -> None:

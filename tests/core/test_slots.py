@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from onward.core.contract import Ask
-from onward.core.slots import MOST_PER_CLAIM, NO_BOUNDS, Slots, WorkerSlots, renewals_of
+from onward.core.slots import LARGEST_CLAIM, NO_BOUNDS, USUAL_CLAIM, Slots, WorkerSlots, renewals_of
 from onward.core.task import Claimed, Lane, new_id
 from tests.support import LEASE_MS, NOW
 
@@ -236,7 +236,19 @@ def test_one_claim_asks_for_a_bounded_number() -> None:
     counted = CountedSlots()
     for n in range(4):
         counted.add(f"w{n}", slots=100)
-    assert sum(ask.limit for ask in counted.slots.ask_pending()) == MOST_PER_CLAIM
+    assert sum(ask.limit for ask in counted.slots.ask_pending()) == USUAL_CLAIM
+
+
+def test_a_claim_asks_for_as_many_as_are_held_up_to_a_bound() -> None:
+    counted = CountedSlots()
+    worker = counted.add("w", slots=2 * LARGEST_CLAIM)
+    for held in (0, USUAL_CLAIM + 5, LARGEST_CLAIM + 5):
+        while counted.slots.busy() < held:
+            counted.slots.keep(worker, claimed("w"))
+        asks = counted.slots.ask_pending()
+        assert sum(ask.limit for ask in asks) == min(max(USUAL_CLAIM, held), LARGEST_CLAIM)
+        counted.slots.give_back(asks, [])
+        counted.slots.notify(["q"])
 
 
 def test_what_was_found_is_delivered_and_held() -> None:

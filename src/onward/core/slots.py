@@ -18,8 +18,8 @@ from onward.core.contract import Ask, LeaseRenewal, Want
 from onward.core.limits import Bound
 from onward.core.task import Claimed, Instant, TaskId, WorkerId
 
-MOST_PER_CLAIM = 128  # half of the usual slots: while one half is settled, the other is claimed
-
+# What one claim asks for: half of many slots. One half is claimed while the other is settled.
+USUAL_CLAIM, LARGEST_CLAIM = 128, 256
 
 NO_BOUNDS: Mapping[str, int] = {}
 
@@ -163,7 +163,7 @@ class Slots:
         """Free slots for work that may be waiting; empty when there is nothing to ask for."""
         asks: list[Ask] = []
         asked: set[str] = set()
-        left = MOST_PER_CLAIM
+        left = min(max(USUAL_CLAIM, len(self._held)), LARGEST_CLAIM)
         pending = [queue for queue in self._pending if self._idle.get(queue)]
         # What is bounded goes first: it leaves slots for the others, and they would leave it none.
         for queue in sorted(pending, key=self._unbounded):

@@ -15,12 +15,41 @@ from onward.ledgers.sql.turns import Room, Waiting
 from onward.ledgers.sql.write_batch import LaneKey, Plan, WriteBatch
 
 EVENTS = "insert_events"  # returns the number of the transaction
+FIRST = -(2**62)  # before every place
+RESCAN_MS = 250
+
+
+class Heads:
+    """Where the next claim from a lane starts, if the last one found all that it asked for.
+
+    Claimed tasks leave dead entries in the index until a vacuum, and a claim from the beginning of
+    a lane would walk past all of them. A task that another server hands back, or puts first, lies
+    before that place as well: so a claim starts at the beginning every RESCAN_MS, and whenever it
+    finds less than it asked for.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[LaneKey, tuple[int, Instant]] = {}  # and when all of it was looked at
+
+    def of(self, lane: LaneKey, now: Instant) -> int:
+        place, at = self._places.get(lane, (FIRST, now))
+        return place if now < at + RESCAN_MS else FIRST
+
+    def note(self, lane: LaneKey, start: int, place: int, now: Instant) -> None:
+        """A claim that began at `start` got as far as `place`."""
+        at = now if start == FIRST else self._places.get(lane, (FIRST, now))[1]
+        self._places[lane] = (place, at)
+
+    def forget(self, queues: Collection[str]) -> None:
+        for lane in [lane for lane in self._places if lane[0] in queues]:
+            del self._places[lane]
 
 
 class Known:
     """What a server remembers of earlier claims; it may have changed since."""
 
     def __init__(self) -> None:
+        self.heads = Heads()
         self.ringed: set[str] = set()  # queues with partitions
         self.rated_at: Instant = 0  # when a rate was last used; 0: not since its last tidying up
 
@@ -66,19 +95,26 @@ class PostgresBatch(WriteBatch):
         self, ask: Ask, claim: tuple[object, ...]
     ) -> Plan[Sequence[tuple[Want, Sequence[Row]]] | None]:
         """None: a queue of these has partitions, and nothing was claimed."""
-        lanes = (
-            [want.queue for want in ask.wants],
-            [int(want.priority) for want in ask.wants],
-            [str(want.lane) for want in ask.wants],
-            [want.limit for want in ask.wants],
-        )
-        rows = yield Step("claim", (*lanes, *claim, ask.limit))
+        lanes = [(want.queue, int(want.priority), str(want.lane)) for want in ask.wants]
+        starts = [self._known.heads.of(lane, self.now) for lane in lanes]
+        columns = (*zip(*lanes, strict=True), [want.limit for want in ask.wants])
+        rows = yield Step("claim", (*columns, starts, *claim, ask.limit))
         if rows and rows[0][0] is None:
             return None
+        if len(rows) < ask.limit:
+            self._known.heads.forget({want.queue for want in ask.wants})
+            if any(start > FIRST for start in starts):
+                left = ask.limit - len(rows)
+                passed = yield Step("claim", (*columns, [FIRST] * len(lanes), *claim, left))
+                # A partition that came meanwhile: the next claim sees it.
+                rows += [row for row in passed if row[0] is not None]
         by_want: dict[int, list[Row]] = {}
         for nth, *claimed in sorted(rows, key=lambda row: (row[0], row[4])):
-            by_want.setdefault(nth, []).append(tuple(claimed))
-        return [(ask.wants[nth - 1], claimed) for nth, claimed in by_want.items()]
+            by_want.setdefault(nth - 1, []).append(tuple(claimed))
+        if len(rows) == ask.limit:
+            for nth, claimed in by_want.items():
+                self._known.heads.note(lanes[nth], starts[nth], claimed[-1][3], self.now)
+        return [(ask.wants[nth], claimed) for nth, claimed in by_want.items()]
 
     # Turns and bounds.
 
@@ -116,6 +152,8 @@ class PostgresBatch(WriteBatch):
         return [0] * count  # after the next of the sequence
 
     def close(self) -> Plan[None]:
+        if self.awake:  # what was handed back has a place before others
+            self._known.heads.forget(self.awake)
         changes = [(*key, change) for key, change in self.changes.items() if change]
         if self._joined:
             yield Step("note_joined", rows=list(self._joined))

@@ -87,7 +87,8 @@ class PostgresBell(LocalBell):
 
     async def _connected(self) -> asyncpg.Connection:
         if self._connection is None or self._connection.is_closed():
-            connection = await self._db.connect(ANSWER_S)
+            # What a NOTIFY writes need not survive a power cut: its commit waits for no disk.
+            connection = await self._db.connect(ANSWER_S, synchronous_commit="off")
             await connection.add_listener(self._channel, self._pass_on)
             self._connection = connection
         return self._connection

@@ -4,28 +4,28 @@
 INSERT INTO task ({fields}) {rows} RETURNING tid;
 
 -- :name claim
--- The heads of several lanes, in their order, until there are enough. Rows that another server is about
--- to claim are passed over. If one of the queues has partitions nothing is claimed, and one row of NULLs
--- tells of it. `due_at` is whichever clock of a running task strikes first; a task that is
--- only offered (no lease) has none but its age: $7 (from) and $8 (until) are NULL.
+-- The heads of several lanes, each from a place on, in their order, until there are enough. Rows that
+-- another server is about to claim are passed over. If one of the queues has partitions nothing is claimed,
+-- and one row of NULLs is returned. `due_at` is whichever clock of a running task strikes first; a task that is
+-- only offered (no lease) has none but its age: $8 (from) and $9 (until) are NULL.
 WITH ringed AS MATERIALIZED (
     SELECT EXISTS (SELECT 1 FROM ring WHERE queue = ANY($1))
         OR EXISTS (SELECT 1 FROM ring_news WHERE queue = ANY($1)) AS yes
 ), want AS MATERIALIZED (
-    SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[])
-        WITH ORDINALITY AS w (queue, priority, lane, most, nth)
+    SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[])
+        WITH ORDINALITY AS w (queue, priority, lane, most, start, nth)
 ), head AS MATERIALIZED (
     SELECT t.tid, w.nth FROM want w CROSS JOIN LATERAL (
         SELECT tid FROM task
         WHERE state = 'queued' AND queue = w.queue AND priority = w.priority AND lane = w.lane
-            AND partition = ''
+            AND partition = '' AND place >= w.start
         ORDER BY place LIMIT w.most FOR UPDATE SKIP LOCKED
-    ) t WHERE NOT (SELECT yes FROM ringed) LIMIT $9
+    ) t WHERE NOT (SELECT yes FROM ringed) LIMIT $10
 ), claimed AS (
     UPDATE task SET
         state = 'running', fence = fence + 1, rev = rev + 1, events = events + 1,
-        attempt = attempt + 1, worker = $5, started_at = $6, lease_until = $8, attempt_by = $7 + attempt_ms,
-        due_at = least(coalesce($8, {never}), coalesce($7 + attempt_ms, {never}), coalesce(expires_at, {never}))
+        attempt = attempt + 1, worker = $6, started_at = $7, lease_until = $9, attempt_by = $8 + attempt_ms,
+        due_at = least(coalesce($9, {never}), coalesce($8 + attempt_ms, {never}), coalesce(expires_at, {never}))
     FROM head WHERE task.tid = head.tid
     RETURNING head.nth, task.tid, task.events, task.mail, task.place, {claimed_fields}
 )
