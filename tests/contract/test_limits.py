@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from onward.core import machine
-from onward.core.contract import Verdict
+from onward.core.contract import Ask, Verdict
 from onward.core.limits import Bound, Rate
 from onward.core.outcome import Failed, Lost, Parked, Released, Succeeded
 from onward.core.policy import CANCEL_GRACE_MS, Overrides
@@ -84,6 +84,20 @@ async def test_what_ran_before_the_bound_came_counts(driver: Driver) -> None:
         assert (await driver.usage(bound, "a")).used == 3
     assert len(await driver.claim(limit=5, bounds=(total(4),))) == 1
     assert len(await driver.claim(limit=5, bounds=(each(6),))) == 2
+
+
+@pytest.mark.contract("L-3")
+async def test_what_the_same_claim_took_elsewhere_hides_nothing_that_runs(driver: Driver) -> None:
+    await driver.submit_some(2)
+    assert len(await driver.claim()) == 1
+    await driver.submit_some(2, queue="free", attempt_ms=1_000)
+    wants = (
+        *an_ask("free", limit=9).wants,
+        *an_ask("q", limit=9, bounds=(total(1),)).wants,
+    )
+    claimed = await driver.store.claim([Ask("w", 9, wants, LEASE_MS)], now=driver.now)
+    assert {task.queue for task in claimed} == {"free"}
+    assert (await driver.usage(total(1))).used == 1
 
 
 @pytest.mark.contract("L-3")

@@ -15,6 +15,7 @@ from onward.ledgers.sql.turns import Room, Waiting
 from onward.ledgers.sql.write_batch import CLAIMED, LaneKey, Plan, WriteBatch
 from onward.ledgers.sqlite.claims import RingClaim
 from onward.ledgers.sqlite.counters import Counters
+from onward.ledgers.sqlite.rings import SqliteRoom
 from onward.ledgers.sqlite.texts import LONG, NAMES, is_long, parted
 
 _LONG_OF_CLAIMED = tuple((CLAIMED.index(name) + 4, name) for name in NAMES if name in CLAIMED)
@@ -52,7 +53,8 @@ class SqliteBatch(WriteBatch):
                 continue
             lane = (want.queue, int(want.priority), str(want.lane))
             if want.bounds or self._counters.rings.get(lane) is not None:
-                ring_claim = RingClaim(self._counters, self.now, want.bounds)
+                room = self._room(want.bounds, sum(taken.values()))
+                ring_claim = RingClaim(self._counters.rings, room)
                 rows = yield from ring_claim.take(
                     want, lane, limit, queued - taken.get(lane, 0), claim
                 )
@@ -128,12 +130,17 @@ class SqliteBatch(WriteBatch):
             if queued <= 0 or waiting.knows(want):
                 continue
             lane = (want.queue, int(want.priority), str(want.lane))
-            claim = RingClaim(self._counters, self.now, want.bounds)
+            claim = RingClaim(self._counters.rings, self._room(want.bounds))
             yield from claim.look(want, lane, queued, waiting)
 
     def room(self, bounds: Sequence[Bound], partition: str) -> Plan[Room]:
         yield from ()
-        return self._counters.room(bounds, self.now)
+        return self._room(bounds)
+
+    def _room(self, bounds: Sequence[Bound], taken: int = 0) -> SqliteRoom:
+        """`taken`: by this claim, and not counted yet."""
+        started = sum(change for key, change in self.changes.items() if key[1] == RUNNING)
+        return self._counters.room(bounds, self.now, started + taken)
 
     def came(self, task: Task) -> None:
         if task.partition and task.state is QUEUED:

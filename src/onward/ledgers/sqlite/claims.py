@@ -9,19 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from onward.core.contract import Want
-from onward.core.limits import Bound
-from onward.core.task import Instant
 from onward.ledgers.sql.dialect import Row, Step
 from onward.ledgers.sql.turns import Head, LaneChoice, Waiting, WaitingFor, choose, lane_bounds
 from onward.ledgers.sql.write_batch import LaneKey, Plan
-from onward.ledgers.sqlite.counters import Counters
 from onward.ledgers.sqlite.rings import Ring, Rings, SqliteRoom
 
 
 class RingClaim:
-    def __init__(self, counters: Counters, now: Instant, bounds: Sequence[Bound]) -> None:
-        self._rings = counters.rings
-        self._room = counters.room(bounds, now)
+    def __init__(self, rings: Rings, room: SqliteRoom) -> None:
+        self._rings = rings
+        self._room = room
 
     def take(
         self, want: Want, lane: LaneKey, limit: int, queued: int, claim: tuple[object, ...]

@@ -46,9 +46,11 @@ class Counters:
         for queue, change in queued.items():
             add(self._queued, queue, change)
 
-    def room(self, bounds: Sequence[Bound], now: Instant) -> SqliteRoom:
+    def room(self, bounds: Sequence[Bound], now: Instant, started: int) -> SqliteRoom:
+        """`started`: how many more run by the work that is under way, which the tally lacks."""
         if bounds and not self.occupied.known:  # from now on it is counted
             running = sum(count for key, count in self.tally.items() if key[1] == RUNNING)
+            running += started
             ((offered,),) = self._db.run(Step("count_offered"))
             self.occupied.recall(self._db.run(Step("occupied", (running - offered,))))
         return SqliteRoom(self.occupied, self.rates, now)
