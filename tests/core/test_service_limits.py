@@ -80,6 +80,17 @@ def test_what_could_never_start_is_refused() -> None:
         submitted(service, {"tokens": 16})
 
 
+@pytest.mark.contract("L-4")
+def test_rates_of_the_same_numbers_are_counted_apart() -> None:
+    rates = (PER_S, msgspec.structs.replace(PER_S, cost="tokens"))
+    service = ruled(rate=rates)
+    starts, tokens = (rule.bound.name for rule in service.rules)
+    assert starts != tokens
+    assert submitted(service, {"tokens": 7}).costs == encode({tokens: 7})
+    (alone,) = ruled(rate=rates[:1]).rules
+    assert alone.bound.name == starts, "a rate that is added leaves the other where it was"
+
+
 @pytest.mark.contract("L-3")
 def test_one_of_a_partition_at_a_time_is_strict_order() -> None:
     service = ruled(concurrency=Concurrency(per_partition=1))

@@ -6,6 +6,7 @@ are tasks of its types on queues that no service is named after.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -95,10 +96,13 @@ def _rules(
             found.append(rule("total", False, concurrency.total))
         if concurrency.per_partition is not None:
             found.append(rule("each", True, concurrency.per_partition))
-    found += [
-        rule(f"{rate.per}:{rate.count}/{rate.per_ms}", rate.per == "partition", None, rate)
-        for rate in rates
-    ]
+    named: Counter[str] = Counter()
+    for rate in rates:
+        what = f"{rate.per}:{rate.count}/{rate.per_ms}"
+        named[what] += 1
+        if named[what] > 1:  # another cost: one instant for both would count each start twice
+            what += f":{named[what]}"
+        found.append(rule(what, rate.per == "partition", None, rate))
     return tuple(found)
 
 
