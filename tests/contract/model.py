@@ -91,13 +91,21 @@ class Model:
         for row in ready:
             lines.setdefault(line_of(row.task), []).append(row)
         came = Counter(line_of(self.rows[id].task) for id in found)
-        for line, rows in lines.items():
-            heads = {row.task.id for row in rows[: came[line]]}
-            assert heads <= set(found), "first in, first out"
         self._start_all(ask, [self.rows[id] for id in found], now)
         assert all(self.rows[id] in ready for id in found)
-        left = {line: rows[came[line] :] for line, rows in lines.items() if rows[came[line] :]}
-        might = [line for line in left if not self._waits(line[3], bounds, now)]
+        left: dict[Line, list[Row]] = {}
+        for line, rows in lines.items():
+            # Those are passed over whose type alone waits: it still does after this claim.
+            may = [
+                row
+                for row in rows
+                if row.task.id in found or not self._waits(row.task, bounds, now, typed=True)
+            ]
+            heads = {row.task.id for row in may[: came[line]]}
+            assert heads <= set(found), "first in, first out"
+            if may[came[line] :]:
+                left[line] = may[came[line] :]
+        might = [line for line in left if not self._waits(left[line][0].task, bounds, now)]
         if len(found) < ask.limit:
             assert not might, "nothing is left that may start"
         first = min(((line[1], line[2] == Lane.RETRY) for line in might), default=(9, True))
@@ -147,16 +155,21 @@ class Model:
         return self._uses(bound)[partition if bound.each else ""]
 
     def _pay(self, bound: Bound, task: Task, now: Instant) -> None:
-        if bound.rate is not None:
+        if bound.rate is not None and bound.covers(task.queue, task.type):
             key = (bound.name, task.partition if bound.each else "")
             paid_at = self._paid.get(key, 0)
             assert bound.rate.start_at(paid_at, 1) <= now * 1_000, "not before its rate lets it"
             self._paid[key] = bound.rate.paid_at(paid_at, 1, now)
 
-    def _waits(self, partition: str, bounds: Sequence[Bound], now: Instant) -> bool:
+    def _waits(
+        self, task: Task, bounds: Sequence[Bound], now: Instant, *, typed: bool = False
+    ) -> bool:
+        """For a bound of its whole queue, or for one of its type alone."""
         for bound in bounds:
-            key = (bound.name, partition if bound.each else "")
-            if bound.most is not None and self.used(bound, partition) >= bound.most:
+            if typed is (task.queue in bound.queues) or not bound.covers(task.queue, task.type):
+                continue
+            key = (bound.name, task.partition if bound.each else "")
+            if bound.most is not None and self.used(bound, task.partition) >= bound.most:
                 return True
             rate = bound.rate
             if rate is not None and rate.start_at(self._paid.get(key, 0), 1) > now * 1_000:

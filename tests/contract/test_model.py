@@ -54,6 +54,12 @@ BOUNDS: Sequence[tuple[Bound, ...]] = [
     (Bound("each", True, 2, None, ("bound", "turns")), Bound("total", False, 4, None, ("bound",))),
     (Bound("rate", False, None, Rate(1, 5_000), ("bound",)),),
     (Bound("own", True, 2, Rate(1, 100_000, 0), ("bound",)),),
+    (Bound("typed", False, 1, None, ("else",), ("odd",)), Bound("each", True, 2, None, ("bound",))),
+    (
+        Bound("lines", True, 1, None, ("else",), ("odd",)),
+        Bound("total", False, 3, None, ("bound",)),
+    ),
+    (Bound("paced", False, None, Rate(1, 5_000), ("else",), ("odd",)),),
 ]
 outcomes: st.SearchStrategy[Outcome] = st.sampled_from(
     [
@@ -128,6 +134,7 @@ class LedgerMachine(RuleBasedStateMachine):
         cap=st.sampled_from([None, None, 3]),
         partition=partitions,
         strict=st.booleans(),
+        odd=st.booleans(),
     )
     def submit(
         self,
@@ -138,8 +145,9 @@ class LedgerMachine(RuleBasedStateMachine):
         cap: int | None,
         partition: str = "",
         strict: bool = False,
+        odd: bool = False,
     ) -> None:
-        fields: dict[str, Any] = {}
+        fields: dict[str, Any] = {"type": "odd"} if odd else {}
         if queue in ("turns", "bound"):
             fields |= {"partition": partition, "strict": strict and queue == "bound"}
         if clock is not None:
@@ -174,11 +182,12 @@ class LedgerMachine(RuleBasedStateMachine):
         self.held += claimed
 
     @rule(
-        queue=st.sampled_from(["turns", "bound"]), many=st.lists(partitions, min_size=2, max_size=6)
+        queue=st.sampled_from(["turns", "bound"]),
+        many=st.lists(st.tuples(partitions, st.booleans()), min_size=2, max_size=6),
     )
-    def submit_in_partitions(self, queue: str, many: list[str]) -> None:
-        for partition in many:
-            self.submit(queue, "console", None, hand=False, cap=None, partition=partition)
+    def submit_in_partitions(self, queue: str, many: list[tuple[str, bool]]) -> None:
+        for partition, odd in many:
+            self.submit(queue, "console", None, hand=False, cap=None, partition=partition, odd=odd)
 
     @rule(bounds=st.sampled_from(BOUNDS))
     def change_bounds(self, bounds: tuple[Bound, ...]) -> None:

@@ -33,6 +33,23 @@ def test_a_bound_holds_on_its_queues_and_by_type_where_no_service_is_named(
     assert limits.of("group:gpu") == limits.of("flow:runs") == ()
 
 
+@pytest.mark.contract("L-1", "L-3")
+def test_a_bound_by_type_holds_on_a_services_queue_that_has_those_types(
+    limits: BoundedQueues,
+) -> None:
+    own = Bound("service:ocr:total", False, 1, None, ("ocr",), ("ocr",))
+    limits.take([SMTP, own], NATURAL, {"ocr"})
+    assert limits.of("ocr") == (SMTP, own)
+    assert limits.of("mail") == (SMTP,)
+    settled = machine.cancel(
+        a_task(state="scheduled", queue="sms", type="sms"), NOW, PROFILES["console"]
+    )
+    assert settled is not None
+    assert limits.freed([settled]) == {"mail", "sms", "ocr"}
+    limits.take([SMTP, own], NATURAL)
+    assert limits.of("ocr") == (own,)
+
+
 @pytest.mark.contract("L-5")
 def test_what_frees_a_bound_lets_all_its_queues_go_on(limits: BoundedQueues) -> None:
     cancel = machine.cancel(

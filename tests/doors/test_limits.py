@@ -84,6 +84,24 @@ async def test_no_more_run_at_once_than_a_service_lets() -> None:
         assert (await app.task(tasks[3]))["attempt"] == 0, "waiting burns no attempt"
 
 
+@pytest.mark.contract("L-1", "L-3")
+async def test_a_limit_holds_for_its_types_on_the_queue_of_another_service() -> None:
+    async with running_app() as app:
+        await declare(app, concurrency={"total": 2})
+        await declare(app, name="report", task_types=["report"])
+        worker = await app.worker(services=["mail", "report"], concurrency=9)
+        tasks = [await app.submit("mail", queue=queue) for queue in ("report", "mail", "report")]
+        await app.submit("report")
+        await app.settled()
+        given = [await worker.task() for _ in range(3)]
+        assert {task["taskId"] for task in given} >= set(tasks[:2])
+        assert worker.pending() == 0
+        assert (await explained(app, tasks[2]))["reason"] == "concurrency"
+        await worker.send({"type": "taskResult", "taskId": tasks[1], "result": 1})
+        await app.settled()
+        assert (await worker.task())["taskId"] == tasks[2]
+
+
 @pytest.mark.contract("L-3")
 async def test_none_at_once_is_a_pause() -> None:
     async with running_app() as app:

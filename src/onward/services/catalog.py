@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 KIND = "service"  # an operator's part; of older releases, also what a worker declared
 WORKERS_KIND = "service_worker"
+MIXED_KIND = "service_mixed"  # by queue: tasks of other services' types were handed in there
 OPERATOR, WORKER = "operator", "worker"
 FRESH_MS = 1_000
 RENEW_MS = 500
@@ -108,8 +109,12 @@ class Catalog:
         self._paths: dict[str, Sequence[Path]] = {}  # by service, of those that have any
         self.shared: Mapping[str, LimitBody] = {}  # limits that services share, by name
         self.rules: Sequence[Rule] = ()  # of all services
-        # Called with the bounds of all services and the services' queues, whenever these change.
-        self.on_bounds: Callable[[Sequence[Bound], Collection[str]], None] | None = None
+        # Called with the bounds of all services, the services' queues, and those of them that have
+        # types of other services, whenever these change.
+        self.on_bounds: (
+            Callable[[Sequence[Bound], Collection[str], Collection[str]], None] | None
+        ) = None
+        self._mixed: frozenset[str] = frozenset()
         self._read_at: Instant = 0
         self._begun = self._taken = 0  # reads, by when they began
 
@@ -148,7 +153,18 @@ class Catalog:
         if found is None:
             await self._refresh(missed_ms)
             found = self.known(type_, queue)
+        if queue is not None and self._mixes(type_, queue):
+            # Before its task is there: a claim from this queue heeds no bound of other types else.
+            await self._backend.documents.put(MIXED_KIND, queue, "null", now=self._clock.now())
+            await self._read()
         return found
+
+    def _mixes(self, type_: str, queue: str) -> bool:
+        """Whether this is the first task of another service's type on a service's queue."""
+        if queue == type_ or queue in self._mixed:
+            return False
+        own, host = self._by_type.get(type_), self._by_name.get(queue) or self._by_type.get(queue)
+        return own is not None and host is not None and own.name != host.name
 
     def is_fresh(self, found: Declared | None, now: Instant) -> bool:
         """Whether `of` would find what `known` did, without a look at the ledger."""
@@ -240,6 +256,7 @@ class Catalog:
             parts[kind] = {doc.key: _decode(doc.body) for doc in documents}
         documents = await self._backend.documents.list(limits.KIND, now=now)
         shared = {doc.key: limits.decode(doc.body) for doc in documents}
+        mixed = [doc.key for doc in await self._backend.documents.list(MIXED_KIND, now=now)]
         if turn < self._taken:
             # Begun before a guard was declared here, and slower than the read that has it: taken,
             # it would remove the guard until the next one.
@@ -267,10 +284,12 @@ class Catalog:
         }
         self._read_at = now
         self.shared = shared
+        self._mixed = frozenset(mixed)
         self.rules = _united((), [r for one in self._by_name.values() for r in one.rules])
         if self.on_bounds is not None:
             bounds = [rule.bound for rule in self.rules]
-            self.on_bounds(bounds, {*self._by_name, *self._by_type} if bounds else ())
+            natural = {*self._by_name, *self._by_type} if bounds else ()
+            self.on_bounds(bounds, natural, self._mixed if bounds else ())
 
 
 def _narrower(first: Concurrency | None, second: Concurrency | None) -> Concurrency | None:

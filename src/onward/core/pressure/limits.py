@@ -1,7 +1,8 @@
 """The bounds of services, queue by queue, as they are declared now.
 
 Where they are read is not known here. A bound by type also holds on queues that no service is named
-after; the server's own queues, and those of groups, have no types.
+after, and on those of other services where tasks of its types were handed in; the server's own
+queues, and those of groups, have no types.
 """
 
 from __future__ import annotations
@@ -27,20 +28,28 @@ class BoundedQueues:
         self._timers: dict[str, asyncio.TimerHandle] = {}  # by queue that waits for a rate
         self._all: tuple[Bound, ...] = ()
         self._natural: frozenset[str] = frozenset()  # queues that services are named after
+        self._mixed: frozenset[str] = frozenset()  # of these, which have types of other services
         self._by_queue: dict[str, tuple[Bound, ...]] = {}
         self._elsewhere: tuple[Bound, ...] = ()  # of queues that are none of these
 
-    def take(self, bounds: Sequence[Bound], natural: Collection[str]) -> None:
+    def take(
+        self, bounds: Sequence[Bound], natural: Collection[str], mixed: Collection[str] = ()
+    ) -> None:
         """From now on these hold, in every claim that begins."""
-        taken, natural = tuple(bounds), frozenset(natural)
-        if (taken, natural) == (self._all, self._natural):
+        taken, natural, mixed = tuple(bounds), frozenset(natural), frozenset(mixed)
+        if (taken, natural, mixed) == (self._all, self._natural, self._mixed):
             return
         queues = {queue for bound in (*self._all, *taken) for queue in bound.queues}
-        self._all, self._natural = taken, natural
-        self._by_queue = {
-            queue: tuple(bound for bound in taken if queue in bound.queues) for queue in natural
-        }
+        self._all, self._natural, self._mixed = taken, natural, mixed
         self._elsewhere = tuple(bound for bound in taken if bound.types)
+        self._by_queue = {
+            queue: tuple(
+                bound
+                for bound in taken
+                if queue in bound.queues or (queue in mixed and bound in self._elsewhere)
+            )
+            for queue in natural
+        }
         self._slots.limit_by(self.of if taken else None)
         self._slots.notify(queues)  # perhaps more of them may run now
         self._slots.notify_all()
@@ -65,7 +74,7 @@ class BoundedQueues:
             for bound in self._all
             for queue, type_ in left
             if bound.covers(queue, type_)
-            for freed in (*bound.queues, queue)
+            for freed in (*bound.queues, queue, *(self._mixed if bound.types else ()))
         }
 
     async def held_back(
