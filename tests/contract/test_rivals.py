@@ -9,15 +9,19 @@ import pytest
 from onward.core import machine
 from onward.core.contended import LIVE, STATES, superseded
 from onward.core.contract import Fate, Key, Receipt, Submission, UniqueGuard
-from onward.core.outcome import Failed, Succeeded
+from onward.core.outcome import Failed, Outcome, Released, Succeeded
+from onward.core.policy import Overrides
 from onward.core.task import Priority, State
 from onward.faults import Fault
+from onward.ledgers import open_backend
 from tests.contract.driver import Driver, submission
 from tests.contract.peers import SHARED, two_servers
+from tests.servers import fresh_url, shared
 from tests.support import NOW, PROFILES, a_task
 
 WHILE_LIVE = UniqueGuard(LIVE, returns=True)
 KEY = Key("console", "k", "body")
+IN_5_S = Overrides(backoff_ms=(5_000,)).encode()
 
 
 def unique(
@@ -47,6 +51,69 @@ async def test_while_one_is_live_no_other_with_its_unique_key_is_taken(driver: D
     assert (await receipt_of(driver, unique())).fate is Fate.HELD
     await driver.settle(held, Succeeded("1"))
     assert (await receipt_of(driver, unique())).fate is Fate.FRESH
+
+
+@pytest.mark.contract("L-8")
+@pytest.mark.parametrize("end", ["settle", "release", "retry"])
+async def test_while_one_runs_no_other_is_taken(driver: Driver, end: str) -> None:
+    while_running = UniqueGuard(STATES["running"], returns=True)
+    many = [unique(rule=while_running, overrides=IN_5_S) for _ in range(20)]
+    for one in many:
+        assert (await receipt_of(driver, one)).fate is Fate.FRESH
+    (held,) = await driver.claim()
+    assert await receipt_of(driver, unique(rule=while_running)) == Receipt(Fate.HELD, held.id)
+    while_queued = UniqueGuard(STATES["queued"], returns=True)
+    assert await receipt_of(driver, unique(rule=while_queued)) == Receipt(
+        Fate.HELD, many[-1].task.id
+    )
+    failed = Failed(Fault(kind="ServiceUnavailable", message=""))
+    outcomes: dict[str, Outcome] = {
+        "settle": Succeeded("1"), "release": Released(), "retry": failed,
+    }  # fmt: skip
+    await driver.settle(held, outcomes[end])
+    assert (await receipt_of(driver, unique(rule=while_running))).fate is Fate.FRESH
+    (again,) = await driver.claim()
+    assert await receipt_of(driver, unique(rule=while_running)) == Receipt(Fate.HELD, again.id)
+
+
+@pytest.mark.contract("L-7", "L-8")
+async def test_one_that_takes_a_waiting_ones_place_is_met_by_its_own_unique_key(
+    driver: Driver,
+) -> None:
+    first = debounced(unique_key="old")
+    await driver.insert(first)
+    newer = debounced(unique_key="new")
+    found = await driver.task(first.task.id)
+    assert await driver.apply(superseded(found, newer, driver.now, PROFILES["console"]))
+    assert await receipt_of(driver, unique("new")) == Receipt(Fate.HELD, first.task.id)
+    assert (await receipt_of(driver, unique("old"))).fate is Fate.FRESH
+    plain = superseded(
+        await driver.task(first.task.id), debounced(), driver.now, PROFILES["console"]
+    )
+    assert await driver.apply(plain)
+    assert (await receipt_of(driver, unique("new"))).fate is Fate.FRESH
+
+
+def looked_at(flavour: str) -> int:
+    """How often fields of tasks were read."""
+    stats = shared(flavour).client.info("commandstats")
+    found = (stats.get(f"cmdstat_{name}", {}) for name in ("hget", "hmget"))
+    return sum(int(one.get("calls", 0)) for one in found)
+
+
+@pytest.mark.contract("L-8")
+@pytest.mark.parametrize("flavour", ["redis7", "valkey"])
+async def test_what_waits_behind_one_that_runs_costs_a_submission_nothing(flavour: str) -> None:
+    """On Redis nothing else goes on meanwhile: it may not look at each that is queued."""
+    url = fresh_url(flavour)
+    driver = Driver(open_backend(url))
+    rule = UniqueGuard(STATES["running"], returns=True)
+    for _ in range(4):
+        await driver.insert(*[unique(rule=rule) for _ in range(100)])
+    before = looked_at(flavour)
+    await driver.insert(*[unique(rule=rule) for _ in range(50)])
+    assert looked_at(flavour) - before < 400
+    await driver.backend.close()
 
 
 @pytest.mark.contract("L-8")

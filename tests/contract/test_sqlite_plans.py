@@ -44,6 +44,11 @@ def test_documents_past_their_time_are_found_by_an_index() -> None:
     assert "INDEX document_expiry" in plan_of(Step("expire_documents", (1,)))
 
 
+def test_others_with_a_unique_key_are_found_by_an_index() -> None:
+    rivals = plan_of(Step("rivals", rows=[("k", "running")]))
+    assert "INDEX task_unique (unique_key=? AND state=?)" in rivals
+
+
 def test_what_has_waited_longest_is_found_by_an_index() -> None:
     assert "INDEX task_waiting" in plan_of(Step("open_approvals", (1,)))
     heads = plan_of(Step("oldest", rows=[("q", 1, "primary")]))

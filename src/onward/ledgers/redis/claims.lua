@@ -4,7 +4,7 @@ local CLAIM_FIELDS = { 'rev', 'type', 'profile', 'payload', 'created_at', 'expir
   'overrides', 'parent', 'key', 'events', 'mail', 'state', 'owner' }
 -- A task without a rev has none of these (see `admit`), and most that are claimed have no rev.
 local MOVED_FIELDS = { 'fence', 'generation', 'attempt', 'failures', 'retries', 'lost', 'journal',
-  'lease_until', 'attempt_by', 'bulk', 'queued_at', 'partition', 'strict', 'batch' }
+  'lease_until', 'attempt_by', 'bulk', 'queued_at', 'partition', 'strict', 'batch', 'unique_key' }
 local SINCE_BIRTH = { queued_at = true } -- of a task without a rev: its created_at
 
 -- One task for one worker, by its CLAIM_FIELDS and MOVED_FIELDS; nothing is written. Returns the reply's
@@ -80,7 +80,7 @@ local function read_claim(id, ask, queue, lane, now, belongs)
   if h[13] and h[13] ~= 'queued' then return false end
   if not (h[2] and h[3] and h[4] and tonumber(h[5])) then error('no task, or not all of it') end
   local m = h[1] and call('HMGET', key, unpack(MOVED_FIELDS)) or NONE
-  belongs[id] = m[14] or nil
+  belongs[id] = (m[14] or m[15]) and m or nil
   local letters = tonumber(h[12] or 0) > 0 and letters_of(id) or NONE
   return decide_claim(id, h, m, letters, ask, queue, lane, now)
 end
@@ -107,11 +107,12 @@ end
 local function put_aside(id) put('ZADD', P .. 'onward:aside', stamp, id) end
 
 -- It leaves its queue: what its hash keeps of that.
-local function take(row, due_at, n, attempt_by, unset, batch, ask, queue, lane, now, costs)
+local function take(row, due_at, n, attempt_by, unset, rare, ask, queue, lane, now, costs)
   local key = key_of(row[1])
   put_all('HSET', key, record_claim(row, due_at, n, attempt_by, ask, queue, lane, now, costs))
   if unset ~= NONE then put_all('HDEL', key, unset, #unset) end
-  if batch then count_batch(batch, 'queued', 'running') end
+  if rare and rare[14] then count_batch(rare[14], 'queued', 'running') end
+  if rare and rare[15] then run_unique(rare[15], row[1], put('ZSCORE', P .. 'onward:index', row[1]) or 0) end
   set_alarm(row[1], nil) -- a queued task has one if it may not wait for ever
 end
 

@@ -81,17 +81,20 @@ end
 local function key_name(key) return P .. 'onward:key:' .. key.scope .. '|' .. key.key end
 local KEPT_MS = 24 * 3600 * 1000 -- of a key that another task's id is the answer to
 
--- The newest of the live tasks with this unique key that are in one of these states.
+-- The newest of the live tasks with this unique key that are in one of these states. Those that run
+-- have a list of their own: behind one that runs any number may be queued, and nobody waits for them.
 local function find_holder(key, states)
-  local holder, newest
-  for _, id in ipairs(call('SMEMBERS', unique_key(key))) do
-    local h = call('HMGET', key_of(id), 'state', 'place')
-    local place = tonumber(h[2] or 0)
-    for _, state in ipairs(h[1] and states or NONE) do
-      if state == h[1] and not (newest and newest > place) then holder, newest = id, place end
+  local counts = {}
+  for _, state in ipairs(states) do counts[state] = true end
+  local from = #states == 1 and counts.running and runners_of(key) or holders_of(key)
+  local at, ids = 0, NONE
+  repeat
+    ids = call('ZREVRANGE', from, at, at + FEW - 1)
+    for _, id in ipairs(ids) do
+      if counts[call('HGET', key_of(id), 'state')] then return id end
     end
-  end
-  return holder
+    at = at + FEW
+  until #ids < FEW
 end
 
 -- The task with this debounce key that waits for its time, and was never claimed.
@@ -146,7 +149,10 @@ local function admit(submission, templates, asks, now, claimed)
   if slot then many = insert_running(slot, flat, many, id, payload, template, now, claimed)
   else insert_waiting(id, template, partition) end
   put_all('HSET', name, flat, many)
-  if task.unique_key then put('SADD', unique_key(task.unique_key), id) end
+  if task.unique_key then
+    put('ZADD', holders_of(task.unique_key), place, id)
+    if slot or task.state == 'running' then run_unique(task.unique_key, id, place) end
+  end
   if task.debounce_key and task.state == 'scheduled' then put('SET', debounce_key(task.debounce_key), id) end
   later('ZADD', P .. 'onward:index', place, id)
   if task.session then

@@ -69,7 +69,8 @@
 --   onward:forget                 zset of such keys by the instant they may be forgotten
 --   onward:doc:{kind}             hash of documents
 --   onward:batch:{batch}          hash: how many of its tasks are in which state
---   onward:unique:{key}           set of ids of live tasks with this unique key
+--   onward:holders:{key}          zset of ids of live tasks with this unique key, by place at birth
+--   onward:runners:{key}          zset of those of them that run
 --   onward:debounce:{key}         string: id of the task with this debounce key that has not started
 --   onward:effect:{scope}|{key}   hash of effects by name; see effects.lua
 --   onward:ends                   zset of documents that end, kind and key, by the instant
@@ -296,7 +297,11 @@ local function add_up_batches()
   end
 end
 
-local function unique_key(key) return P .. 'onward:unique:' .. key end
+local function holders_of(key) return P .. 'onward:holders:' .. key end
+local function runners_of(key) return P .. 'onward:runners:' .. key end
+-- It runs, and others with its unique key meet it as one that does.
+local function run_unique(key, id, place) put('ZADD', runners_of(key), place, id) end
+
 local function debounce_key(key) return P .. 'onward:debounce:' .. key end
 
 local function depth(queue)

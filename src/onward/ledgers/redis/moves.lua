@@ -135,9 +135,11 @@ local function prepare(templates)
     template.plain = template.expect == 'running' and template.to ~= 'queued' and template.to ~= 'scheduled'
       and not template.due_by and template.type
     template.retags = template.set.tags and cjson.decode(template.set.tags)
+    template.rekeys = template.set.unique_key and true
     for _, name in ipairs(template.unset) do
       if name == 'started_at' then template.restarts = true end
       if name == 'tags' then template.retags = NONE end
+      if name == 'unique_key' then template.rekeys = true end
     end
     if not template.due_at then template.unset[#template.unset + 1] = 'due_at' end
     template.reads = {}
@@ -155,11 +157,20 @@ local function prepare(templates)
   return templates
 end
 
+-- By its unique key others meet it while it lives; nil: it has the key from now on, or not any more.
+local function hold_unique(key, id, from, to)
+  if LIVE[from] and not LIVE[to] then put('ZREM', holders_of(key), id) end
+  if from == 'running' and to ~= from then put('ZREM', runners_of(key), id) end
+  local born = (LIVE[to] and not LIVE[from] or to == 'running' and from ~= to)
+    and (put('ZSCORE', P .. 'onward:index', id) or 0)
+  if LIVE[to] and not LIVE[from] then put('ZADD', holders_of(key), born, id) end
+  if to == 'running' and from ~= to then run_unique(key, id, born) end
+end
+
 -- What else knows in which state it is: its batch, and the keys by which others meet it.
 local function follow_state(id, h, from, to)
   if h.batch and from ~= to then count_batch(h.batch, from, to) end
-  if h.unique_key and LIVE[from] and not LIVE[to] then put('SREM', unique_key(h.unique_key), id) end
-  if h.unique_key and LIVE[to] and not LIVE[from] then put('SADD', unique_key(h.unique_key), id) end
+  if h.unique_key then hold_unique(h.unique_key, id, from, to) end
   if h.debounce_key and from == 'scheduled' and to ~= from then
     local key = debounce_key(h.debounce_key)
     if put('GET', key) == id then put('DEL', key) end
@@ -322,6 +333,10 @@ local function move_on(move, batch)
   end
   if left_offer then count(h.queue, left_offer, 'offered', -1) end
   if h.batch or h.unique_key or h.debounce_key then follow_state(id, h, template.expect, template.to) end
+  if template.rekeys then -- a newer one has taken its place, with a key of its own or none
+    if h.unique_key then hold_unique(h.unique_key, id, template.to, nil) end
+    if template.set.unique_key then hold_unique(template.set.unique_key, id, nil, template.to) end
+  end
   if template.set.queue and template.to == template.expect and template.set.queue ~= h.queue then
     count(h.queue, h.lane, template.expect, -1)
     count(template.set.queue, h.lane, template.to, 1)

@@ -254,7 +254,9 @@ class _RowWriter:
         if batch is not None:
             pipe.hincrby(self._key(f"onward:batch:{batch}"), state.value, 1)
         if unique is not None and state not in FINAL:
-            pipe.sadd(self._key(f"onward:unique:{unique}"), task.id)
+            pipe.zadd(self._key(f"onward:holders:{unique}"), {task.id: task.born})
+            if state is State.RUNNING:
+                pipe.zadd(self._key(f"onward:runners:{unique}"), {task.id: task.born})
         if debounce is not None and state is State.SCHEDULED and not task.fields.get("fence"):
             pipe.set(self._key(f"onward:debounce:{debounce}"), task.id)
 

@@ -189,8 +189,11 @@ WITH m ({row}) AS ({rows})
 SELECT k.scope, k.key, k.body, k.task FROM m JOIN submission_key k ON k.scope = m.scope AND k.key = m.key;
 
 -- :name rivals
-SELECT unique_key, id, state FROM task
-WHERE unique_key {in:text} AND state IN ('scheduled', 'queued', 'running', 'waiting') ORDER BY tid;
+-- :rows unique_key text, state text
+-- Only of the states that count: behind one that runs any number may be queued.
+WITH m ({row}) AS ({rows})
+SELECT t.unique_key, t.id, t.state FROM m CROSS JOIN task t
+WHERE t.unique_key = m.unique_key AND t.state = m.state ORDER BY t.tid;
 
 -- :name waiting_rivals
 SELECT debounce_key, id FROM task WHERE debounce_key {in:text} AND state = 'scheduled' AND fence = 0;

@@ -58,16 +58,21 @@ class Rivals:
 def find_rivals(submissions: Sequence[Submission], batch: WriteBatch) -> Plan[Rivals]:
     rivals = Rivals()
     tasks = [one.task for one in submissions]
-    unique = {one.task.unique_key for one in submissions if one.unique is not None} - {None}
+    unique = {
+        (one.task.unique_key, str(state))
+        for one in submissions
+        if one.unique is not None and one.task.unique_key is not None
+        for state in one.unique.states
+    }
     debounced = {task.debounce_key for task in tasks} - {None}
     if not unique and not debounced:
         return rivals
     # Two servers that insert at once would each find none.
     yield from batch.lock(
-        [*(f"unique {key}" for key in unique), *(f"wait {key}" for key in debounced)]
+        [*{f"unique {key}" for key, _ in unique}, *(f"wait {key}" for key in debounced)]
     )
     if unique:
-        for key, id, state in (yield Step("rivals", values=sorted(filter(None, unique)))):
+        for key, id, state in (yield Step("rivals", rows=sorted(unique))):
             rivals.unique[key].append((id, STATES[state]))
     if debounced:
         found = yield Step("waiting_rivals", values=sorted(filter(None, debounced)))
