@@ -89,6 +89,36 @@ async def test_two_admins_that_revoke_each_other_do_not_leave_none(
         assert live == [other["id"] if writes else admin["id"]]
 
 
+@pytest.mark.contract("K-1", "K-9")
+@pytest.mark.parametrize("writes", [1, 2])
+async def test_who_makes_the_first_key_is_told_its_token(app: App, writes: int) -> None:
+    """However its writes and the server's own readings of the keys meet."""
+    keys = app.onward.keys
+    keys._documents = paused = Paused(app.onward.backend.documents, writes)
+    making = asyncio.ensure_future(make_key(app, "root", "admin"))
+    await paused.reached.wait()
+    await keys.refresh()
+    assert not keys.open
+    await app.settled()
+    paused.goes_on.set()
+    token = (await making)["token"]
+    assert (await app.get("/api/v2/me", headers=bearer(token))).status_code == 200
+
+
+@pytest.mark.contract("K-1", "K-9")
+async def test_a_key_that_revokes_itself_is_answered(app: App, admin: str) -> None:
+    other = await make_key(app, "other", "admin", by=admin)
+    trail = app.onward.trail
+    trail._documents = paused = Paused(app.onward.backend.documents, 0)
+    path = f"/api/v2/keys/{other['id']}"
+    revoking = asyncio.ensure_future(app.http.delete(path, headers=bearer(other["token"])))
+    await paused.reached.wait()
+    await app.onward.keys.refresh()
+    paused.goes_on.set()
+    assert (await revoking).status_code == 204
+    assert (await app.get("/api/v2/me", headers=bearer(other["token"]))).status_code == 401
+
+
 @pytest.mark.contract("K-1")
 async def test_an_admin_key_is_dead_though_the_server_died_while_it_revoked_it(
     app: App, admin: str

@@ -225,6 +225,7 @@ class KeyStore:
         return sorted(self._keys.values(), key=lambda key: key.created_at)
 
     async def create(self, body: CreateKey) -> Made:
+        self._let_end()
         await self.refresh()
         now = self._clock.now()
         check_scopes(body.scopes)
@@ -256,6 +257,7 @@ class KeyStore:
         """`last_too`: also the last key with the scope admin, after which only the ledger's owner
         can make one.
         """
+        self._let_end()
         for _ in range(TRIES):
             await self.refresh()
             now = self._clock.now()
@@ -300,12 +302,20 @@ class KeyStore:
         return key is not None and key.live(now)
 
     def _close_dead(self, now: Instant) -> None:
-        # Not the call that made the first key, or revoked its own: it is about to be answered.
-        own = asyncio.current_task()
         for id, calls in list(self._calls.items()):
             if not self._is_live(id, now):
-                for call in calls - {own}:
+                for call in calls:
                     call.cancel()
+
+    def _let_end(self) -> None:
+        """This call is answered, whatever becomes of its own key.
+
+        Of the first key, or of one that revokes itself: between the write and the answer the keys
+        may be read again. Canceled there, the first key's token would be lost, and all locked out.
+        """
+        if task := asyncio.current_task():
+            for calls in self._calls.values():
+                calls.discard(task)
 
     async def _take_name(self, key: ApiKey, now: Instant) -> None:
         """One document a name: of two who make keys of one name at once, on two servers, only one
