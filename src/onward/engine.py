@@ -280,6 +280,7 @@ class Onward:
         """What sessions are notified of, and how it is delivered."""
         backend, clock, server = self.backend, self.clock, self.roster.server
         self.notifications = NotificationStore(backend, clock)
+        self.session_owners.on_taken = (self.preferences.clear, self.notifications.clear)
         self.hub = Hub(
             backend,
             clock,

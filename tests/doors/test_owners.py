@@ -130,6 +130,52 @@ async def test_a_session_is_the_first_keys_that_used_it(app: App, keys: Keys) ->
     assert await keys.status("bob", "POST", "/mcp?session_id=s", {}) == 404
 
 
+@pytest.mark.contract("K-5", "R-8")
+@pytest.mark.parametrize("path", ["", "/tasks", "/notifications", "/preferences"])
+async def test_to_read_a_session_is_not_to_take_it(app: App, keys: Keys, path: str) -> None:
+    """Else a key could take the names of others' sessions by looking at them."""
+    whole = f"/api/v2/sessions/s{path}"
+    assert await keys.status("bob", "GET", whole) in (200, 404)
+    assert await keys.status("bob", "GET", "/mcp?session_id=s") == 405
+    await keys.submit("ann", session_id="s")
+    assert await keys.status("bob", "GET", whole) == 404
+    assert await keys.status("ann", "GET", whole) == 200
+
+
+@pytest.mark.contract("K-5", "R-8")
+async def test_a_session_begins_anew_with_the_key_that_takes_it(app: App) -> None:
+    """What was sent to those before it is not its own, and what it is sent goes not to them."""
+    path = "/api/v2/sessions/s"
+    worker = await app.worker(services=["echo"])
+    theirs = await app.submit("echo", payload={}, session_id="s")
+    await worker.answer((await worker.task())["taskId"], "before")
+    hook = {"url": "http://127.0.0.1:9/theirs"}
+    assert (await app.http.put(f"{path}/preferences", json={"webhook": hook})).status_code == 200
+    await wait_until(lambda: _notified(app, {}), holds=bool)
+    tokens = {"root": (await make_key(app, "root", "admin"))["token"]}
+    for name in ("ann", "bob"):
+        made = await make_key(app, name, "submit", by=tokens["root"])
+        tokens[name] = made["token"]
+    keys = Keys(app, tokens)
+    assert await _notified(app, keys["bob"]) == [], "nothing to one that only looks"
+    assert await _webhook(app, keys["bob"]) is None
+    assert await _webhook(app, keys["root"]) is not None
+    await keys.submit("ann", session_id="s")
+    assert await _notified(app, keys["ann"]) == []
+    assert await _webhook(app, keys["ann"]) is None
+    assert await keys.status("ann", "GET", f"{path}/tasks/{theirs}") == 404
+
+
+async def _notified(app: App, headers: dict[str, str]) -> list[Any]:
+    path = "/api/v2/sessions/s/notifications?peek=true"
+    items: list[Any] = (await app.get(path, headers=headers)).json()["items"]
+    return items
+
+
+async def _webhook(app: App, headers: dict[str, str]) -> Any:
+    return (await app.get("/api/v2/sessions/s/preferences", headers=headers)).json()["webhook"]
+
+
 @pytest.mark.contract("K-4")
 async def test_sensitive_parts_are_masked_for_those_who_may_not_see_them(
     app: App, keys: Keys, sensitive: None

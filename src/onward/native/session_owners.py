@@ -1,9 +1,12 @@
 """Whose a session is: the first key's that used it (R-8). Kept in Documents, remembered here.
 
-Nothing is written while there are no keys.
+To read is not to use: a session that belongs to no key is empty to one that only looks. The key
+that takes it finds nothing in it of those before. Nothing is written while there are no keys.
 """
 
 from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -24,6 +27,8 @@ class SessionOwners:
         self._documents = backend.documents
         self._clock = clock
         self._known: dict[str, tuple[str, Instant]] = {}  # the owner, and when that was written
+        # Called with a session that is being taken: what belongs to it is deleted.
+        self.on_taken: Sequence[Callable[[str], Awaitable[None]]] = ()
 
     async def use(self, caller: Caller, session: str | None) -> None:
         """From now on it is this caller's, if no other used it before. NotFound: another key's."""
@@ -37,12 +42,18 @@ class SessionOwners:
                 self._known.clear()
             self._known[session] = (owner, now)
         if owner != caller.key:
-            raise NotFound("no such session", step=NextStep(Step.LIST_SESSIONS))
+            raise _no_session()
 
-    async def look(self, caller: Caller, session: str) -> None:
-        """Reads it; a caller that may read everything does not make it its own."""
-        if not caller.has(*SEES_ALL):
-            await self.use(caller, session)
+    async def look(self, caller: Caller, session: str) -> bool:
+        """Whether there may be anything in it for this caller, who does not make it its own by
+        reading. NotFound: another key's.
+        """
+        if caller.key is None or caller.has(*SEES_ALL):
+            return True
+        owner = await self._owner(session)
+        if owner not in (None, caller.key):
+            raise _no_session()
+        return owner is not None
 
     async def owns(self, caller: Caller, session: str) -> bool:
         """Without keys every caller is the session that it names."""
@@ -56,6 +67,11 @@ class SessionOwners:
     async def _taken(self, session: str, key: str, now: Instant) -> str:
         """Its owner, after the attempt to become it."""
         text, until = encode(key), now + KEPT_MS
+        if await self._read(session, now) is None:
+            # Before it is this key's: what was sent to those before it, or they had sent elsewhere
+            # (to a webhook of theirs), is not its own. A failure leaves it to be taken once more.
+            for clear in self.on_taken:
+                await clear(session)
         # Only if there is none: of two keys that use it at once, on two servers, one gets it.
         if await self._documents.put(KIND, session, text, now=now, expect=0, expires_at=until):
             return key
@@ -67,3 +83,7 @@ class SessionOwners:
     async def _read(self, session: str, now: Instant) -> str | None:
         found = await self._documents.get(KIND, session, now=now)
         return None if found is None else msgspec.json.decode(found.body, type=str)
+
+
+def _no_session() -> NotFound:
+    return NotFound("no such session", step=NextStep(Step.LIST_SESSIONS))

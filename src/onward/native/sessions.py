@@ -162,7 +162,8 @@ class Sessions:
         self, caller: Caller, session_id: SessionId, query: NotificationsQuery
     ) -> Page[NotificationView]:
         """Newest first; or, as server-sent events, the unread ones and then those that come."""
-        await self._owners.look(caller, session_id)
+        if not await self._owners.look(caller, session_id):
+            return Page(items=())
         # An onlooker is not the session: nothing is delivered to it.
         peek = query.peek or not await self._owners.owns(caller, session_id)
         read = self._notifications.unread if query.unread else self._notifications.list
@@ -210,7 +211,8 @@ class Sessions:
 
     @needs(*LISTS)
     async def preferences(self, caller: Caller, session_id: SessionId) -> PreferencesView:
-        await self._owners.look(caller, session_id)
+        if not await self._owners.look(caller, session_id):
+            return _preferences_view(Preferences())
         return _preferences_view(await self._preferences.get(session_id))
 
     @needs(Scope.SUBMIT)

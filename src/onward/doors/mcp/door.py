@@ -85,7 +85,8 @@ class McpDoor:
             session, issued = _session(query, headers)
             only = named_services(query["services"][0]) if "services" in query else None
             exchange = Exchange(caller, session, issued, only)
-            await self._toolbox.enter(caller, exchange.session)
+            looks = scope["method"] != "POST"
+            await self._toolbox.enter(caller, exchange.session, looks=looks)
         except (Forbidden, Invalid, NotFound) as error:
             id = scope.get("state", {}).get("request_id", "")
             await refuse(PATH, id, error)(scope, receive, send)

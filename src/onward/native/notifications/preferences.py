@@ -52,3 +52,7 @@ class PreferenceStore:
 
     async def put(self, session: str, preferences: Preferences) -> None:
         await self._documents.put(KIND, session, encode(preferences), now=self._clock.now())
+
+    async def clear(self, session: str) -> None:
+        """As of one that has set none."""
+        await self._documents.delete(KIND, session)

@@ -133,6 +133,12 @@ class NotificationStore:
         await asyncio.gather(*[self._documents.delete(_kind(session), one.id) for one in gone])
         self._sizes[session] = (len(found) - len(gone), now)
 
+    async def clear(self, session: str) -> None:
+        """As if nothing had ever been sent to it."""
+        for document in await self._documents.list(_kind(session), now=self._clock.now()):
+            await self._documents.delete(_kind(session), document.key)
+        self._sizes.pop(session, None)
+
     async def _all(self, session: str, now: Instant) -> Sequence[StoredNotification]:
         found = await self._documents.list(_kind(session), now=now)
         return [_decode(document.body) for document in found]

@@ -178,9 +178,14 @@ class Toolbox:
         raise NotFound(f"no tool is called {name!r}", step=NextStep(Step.LIST_TOOLS))
 
     @needs(Scope.SUBMIT)
-    async def enter(self, caller: Caller, session: str | None) -> None:
-        """NotFound: the session that these tools are bound to is another key's."""
-        await self._sessions.use(caller, session)
+    async def enter(self, caller: Caller, session: str | None, *, looks: bool = False) -> None:
+        """NotFound: the session that these tools are bound to is another key's. `looks`: nothing
+        is called in it.
+        """
+        if not looks:
+            await self._sessions.use(caller, session)
+        elif session is not None:
+            await self._sessions.look(caller, session)
 
     @needs(Scope.SUBMIT)
     async def run(
