@@ -272,7 +272,23 @@ async def test_under_tls_the_cookie_is_secure(app: App, admin: str) -> None:
     transport = httpx2.ASGITransport(app=app.asgi)
     async with httpx2.AsyncClient(transport=transport, base_url="https://127.0.0.1") as https:
         response = await https.post("/api/v2/login", json={"token": admin})
-    assert response.headers["set-cookie"].endswith("; Secure")
+        assert response.headers["set-cookie"].endswith("; Secure")
+        assert (await https.get("/api/v2/me")).status_code == 200
+        assert (await https.post("/api/v2/logout")).status_code == 204
+        assert (await https.get("/api/v2/me")).status_code == 401
+
+
+@pytest.mark.contract("K-3")
+async def test_under_tls_another_host_of_the_domain_logs_nobody_in(app: App, admin: str) -> None:
+    """A cookie that it sets for the whole domain comes here too: its key would get what a person
+    hands in on the page. The prefix is one that browsers let nobody else set.
+    """
+    transport = httpx2.ASGITransport(app=app.asgi)
+    async with httpx2.AsyncClient(transport=transport, base_url="https://127.0.0.1") as https:
+        tossed = {"cookie": f"onward_key={admin}"}
+        assert (await https.get("/api/v2/me", headers=tossed)).status_code == 401
+        own = {"cookie": f"onward_key=other; __Host-onward_key={admin}"}
+        assert (await https.get("/api/v2/me", headers=own)).status_code == 200
 
 
 @pytest.mark.contract("K-9")

@@ -82,6 +82,35 @@ def test_a_command_beside_a_server_is_sent_to_the_server(tmp_path: Path) -> None
         assert "90d" in never.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.contract("K-3", "K-10")
+@pytest.mark.parametrize(
+    ("trusted", "secure"),
+    [("", False), ("10.0.0.1", False), ("127.0.0.1", True), ("127.0.0.0/8", True)],
+)
+def test_only_a_trusted_proxy_says_that_it_is_tls(
+    tmp_path: Path, trusted: str, secure: bool
+) -> None:
+    token = "k" * 40
+    env = {"ONWARD_ADMIN_KEY": token} | ({"ONWARD_TRUSTED_PROXIES": trusted} if trusted else {})
+    with serving(tmp_path, **env) as server:
+        claims = {
+            "x-forwarded-proto": "https",
+            "x-forwarded-for": "127.0.0.1, 203.0.113.9",
+            "forwarded": "for=127.0.0.1;proto=https",
+            "x-forwarded-host": "elsewhere.example",
+        }
+        url = f"{server.url}/api/v2"
+        assert HTTP.get(f"{url}/me", headers=claims).status_code == 401
+        done = HTTP.post(f"{url}/login", json={"token": token}, headers=claims)
+        HTTP.cookies.clear()
+        cookie = done.headers["set-cookie"]
+        assert (cookie.startswith("__Host-onward_key="), "Secure" in cookie) == (secure, secure)
+        pair = {"cookie": cookie.partition(";")[0]}
+        assert HTTP.get(f"{url}/me", headers={**claims, **pair}).status_code == 200
+        HTTP.cookies.clear()
+
+
 class Secured:
     """A server with TLS and a first key; commands that trust its certificate."""
 

@@ -19,7 +19,9 @@ from onward.native.key_store import KeyStore
 
 Scope = MutableMapping[str, Any]
 
-COOKIE = "onward_key"
+# Under TLS its name has the prefix with which a browser takes it from this very host alone: else
+# another host of the domain could log somebody in here with a key of its own.
+COOKIE, OF_THIS_HOST = "onward_key", "__Host-"
 PROTOCOL, BEARER = "onward", "bearer."  # what a browser's socket offers: this one, and its token
 
 # Need no key. The page's files are the same for everybody; what they show comes by other paths.
@@ -66,20 +68,21 @@ def token_of(scope: Scope, headers: dict[bytes, bytes]) -> str | None:
         if offered.startswith(BEARER):
             return str(offered.removeprefix(BEARER))
     if b"cookie" in headers:
-        return _from_cookie(headers[b"cookie"].decode("latin-1"))
-    return None
-
-
-def _from_cookie(text: str) -> str | None:
-    for part in text.split(";"):
-        name, _, value = part.strip().partition("=")
-        if name == COOKIE:
-            return value
+        wanted = under_scheme(COOKIE, scope.get("scheme", ""))
+        for part in headers[b"cookie"].decode("latin-1").split(";"):
+            name, _, value = part.strip().partition("=")
+            if name == wanted:
+                return value
     return None
 
 
 def is_open(method: str, path: str) -> bool:
     return method in OPEN_PATHS.get(path, ()) or path == PAGE or path.startswith(PAGE_FILES)
+
+
+def under_scheme(cookie: str, scheme: str) -> str:
+    """A cookie, or its name, as it is called there."""
+    return f"{OF_THIS_HOST}{cookie}" if scheme in ("https", "wss") else cookie
 
 
 def login_cookie(token: str) -> str:

@@ -23,6 +23,7 @@ from starlette.responses import Response
 
 from onward.core import strict_json
 from onward.core.errors import Invalid
+from onward.doors.access import under_scheme
 from onward.doors.callers import caller_of
 from onward.doors.errors import refuse, request_id_of, style_of
 from onward.doors.json_reply import answer, zip_if_long
@@ -132,7 +133,8 @@ async def _response(request: Request, reply: Reply, media: str) -> Response:
     body, status, headers, sent, cookie = reply
     if cookie is not None:
         secure = "; Secure" if request.url.scheme == "https" else ""
-        headers = {**(headers or {}), "set-cookie": f"{cookie}{secure}"}
+        named = under_scheme(cookie, request.url.scheme)
+        headers = {**(headers or {}), "set-cookie": f"{named}{secure}"}
     if isinstance(body, Response):
         return body
     if body is None:
