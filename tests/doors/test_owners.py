@@ -446,3 +446,27 @@ async def test_a_worker_of_a_dead_key_is_called_no_more(app: App, keys: Keys) ->
     assert again.status_code == 200, again.text
     assert again.json()["secret"] != first.json()["secret"]
     assert await keys.status("reader", "GET", path) == 200
+
+
+@pytest.mark.contract("K-9", "R-7")
+async def test_what_a_revoked_key_has_made_goes_on(app: App, keys: Keys) -> None:
+    """Its schedules and what it handed in; nothing new comes from it, and it sees none of it."""
+    timed = {"name": "nightly", "type": "echo", "payload": {}, "every_ms": 60_000}
+    assert await keys.status("operator", "POST", "/api/v2/schedules", timed) == 201
+    task = await keys.submit("ann", delay_ms=60_000)
+    for name in ("operator", "ann"):
+        path = f"/api/v2/keys/{keys.id(name)}"
+        assert (await app.http.delete(path, headers=keys["root"])).status_code == 204
+    await app.advance(61_000)
+    await app.onward.schedules.scheduler.turn()
+    page = await app.get("/api/v2/tasks?type=echo", headers=keys["reader"])
+    found = {one["id"]: one for one in page.json()["items"]}
+    assert found.pop(task)["state"] == "queued"
+    (made,) = found.values()
+    assert (made["state"], made["owner"]) == ("queued", keys.id("operator"))
+    for name in ("operator", "ann"):
+        assert await keys.status(name, "GET", "/api/v2/schedules") == 401
+    # Whoever replaces it is its owner from then on.
+    assert await keys.status("root", "PUT", "/api/v2/schedules/nightly", timed) == 200
+    again = await app.http.post("/api/v2/schedules/nightly/trigger", headers=keys["root"])
+    assert again.json()["owner"] == keys.id("root")
