@@ -72,6 +72,7 @@ class Line:
         self.url = ""
         self.swallow_answers = 0  # so many connections end when their first answer comes,
         self.passing = 0  # after so many that do not
+        self.refused = 0  # so many end before anything is passed on
         self.connections = 0
 
     async def open(self) -> asyncio.Server:
@@ -86,6 +87,10 @@ class Line:
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        if self.refused:
+            self.refused -= 1
+            writer.transport.abort()
+            return
         swallow = self.swallow_answers > 0 and not self.passing
         self.swallow_answers -= swallow
         self.passing -= self.passing > 0

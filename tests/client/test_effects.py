@@ -101,6 +101,38 @@ async def test_what_has_happened_is_noted_again_and_again(
     assert (charged, ended.result) == ([1], "paid")
 
 
+@pytest.mark.contract("S1-8")
+async def test_a_note_that_does_not_arrive_is_sent_again(
+    line: Line, client: Client, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it reaches the server at first: without another try nobody would know of it."""
+    monkeypatch.setattr(client_context, "AGAIN_S", 0.01)
+    worker = Worker(line.url)
+    charged: list[int] = []
+
+    @worker.service
+    async def pay(ctx: Context) -> str:
+        def charge() -> str:
+            charged.append(ctx.attempt)
+            line.refused = 4
+            line.cut()
+            return "paid"
+
+        while True:
+            try:
+                result: str = await ctx.once("charge", charge)
+            except EffectUnknown:  # the lost attempt is still about to note it
+                await asyncio.sleep(0.01)
+            else:
+                return result
+
+    await start(worker)
+    task = await client.submit("pay", {}, backoff_ms=[0])
+    ended = await client.wait(task.id, timeout_ms=30_000)
+
+    assert (charged, ended.state, ended.result) == ([1], "succeeded", "paid")
+
+
 @pytest.mark.contract("N-7")
 async def test_an_effect_of_a_plain_function_stays_in_its_thread(
     url: str, client: Client, start: Start
