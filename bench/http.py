@@ -67,7 +67,7 @@ def measure(bench: Bench) -> Measured:
         _TOOL[WRK is not None],
         "both on uvicorn, uvloop and httptools; no access log",
         f"a key: {WAVES} pairs of waves of {CALLS} calls a round, with and without keys in turn, "
-        "in one process and straight on ASGI; the median difference of their processor times",
+        "in one process, from the bytes of a request on; the median difference of their times",
     ]
     figures = [one for group in found.values() for one in group.values()]
     return Measured("http", [*figures, added], goals, notes)

@@ -8,7 +8,6 @@ BODY = (  # the same size, as the dispatcher door takes it
     '{"model":"small","messages":[{"role":"user","content":'
     '"Say in one short sentence why the sky is blue, please."}]}'
 )
-# Sent also to an application without keys, which ignores it.
 KEY = "the-key-of-a-benchmark-and-of-nothing-else"
 
 
