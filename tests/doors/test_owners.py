@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from onward.core.errors import NotFound
+from onward.native.caller import Caller, Scope
+from onward.native.session_owners import DAY_MS, SessionOwners
 from tests.doors.test_keys import bearer, make_key
 from tests.running_app import App, SocketWorker
 from tests.support import wait_until
@@ -164,6 +167,26 @@ async def test_a_session_begins_anew_with_the_key_that_takes_it(app: App) -> Non
     assert await _notified(app, keys["ann"]) == []
     assert await _webhook(app, keys["ann"]) is None
     assert await keys.status("ann", "GET", f"{path}/tasks/{theirs}") == 404
+
+
+@pytest.mark.contract("K-5", "R-8")
+async def test_a_session_that_was_left_for_long_is_nobodys_on_every_server(
+    app: App, keys: Keys
+) -> None:
+    here = SessionOwners(app.onward.backend, app.clock)
+    there = SessionOwners(app.onward.backend, app.clock)
+    ann, bob = [Caller(name, name, frozenset({Scope.SUBMIT})) for name in ("ann", "bob")]
+    await here.use(ann, "s")
+    for _ in range(80):  # looked at, it stays hers
+        app.clock.advance(2 * DAY_MS)
+        assert await here.look(ann, "s")
+    with pytest.raises(NotFound):
+        await there.use(bob, "s")
+    app.clock.advance(91 * DAY_MS)
+    await there.use(bob, "s")
+    with pytest.raises(NotFound):
+        await here.look(ann, "s")
+    assert not await here.owns(ann, "s")
 
 
 async def _notified(app: App, headers: dict[str, str]) -> list[Any]:

@@ -19,6 +19,7 @@ from onward.native.caller import SEES_ALL, Caller
 KIND = "session_owner"
 DAY_MS = 86_400_000
 KEPT_MS = 90 * DAY_MS  # since it was last used
+SEEN_MS = 60_000  # how long it is believed that a session is another key's
 MOST_REMEMBERED = 10_000
 
 
@@ -26,7 +27,8 @@ class SessionOwners:
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self._documents = backend.documents
         self._clock = clock
-        self._known: dict[str, tuple[str, Instant]] = {}  # the owner, and when that was written
+        # The owner, and until when that holds for sure: written here, it is in force far longer.
+        self._known: dict[str, tuple[str, Instant]] = {}
         # Called with a session that is being taken: what belongs to it is deleted.
         self.on_taken: Sequence[Callable[[str], Awaitable[None]]] = ()
 
@@ -35,12 +37,12 @@ class SessionOwners:
         if caller.key is None or session is None:
             return
         now = self._clock.now()
-        owner, written_at = self._known.get(session, (None, 0))
-        if owner is None or (owner == caller.key and now - written_at > DAY_MS):
+        owner, until = self._known.get(session, (None, 0))
+        if owner is None or now > until:
             owner = await self._taken(session, caller.key, now)
             if len(self._known) >= MOST_REMEMBERED:
                 self._known.clear()
-            self._known[session] = (owner, now)
+            self._known[session] = (owner, now + (DAY_MS if owner == caller.key else SEEN_MS))
         if owner != caller.key:
             raise _no_session()
 
@@ -51,8 +53,8 @@ class SessionOwners:
         if caller.key is None or caller.has(*SEES_ALL):
             return True
         owner = await self._owner(session)
-        if owner not in (None, caller.key):
-            raise _no_session()
+        if owner is not None:
+            await self.use(caller, session)  # its own lasts as long as it is looked at
         return owner is not None
 
     async def owns(self, caller: Caller, session: str) -> bool:
@@ -60,9 +62,9 @@ class SessionOwners:
         return caller.key is None or await self._owner(session) == caller.key
 
     async def _owner(self, session: str) -> str | None:
-        if session in self._known:
-            return self._known[session][0]
-        return await self._read(session, self._clock.now())
+        now = self._clock.now()
+        owner, until = self._known.get(session, (None, 0))
+        return await self._read(session, now) if owner is None or now > until else owner
 
     async def _taken(self, session: str, key: str, now: Instant) -> str:
         """Its owner, after the attempt to become it."""
