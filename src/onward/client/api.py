@@ -38,10 +38,10 @@ class ServerApi:
         verify: bool | str | ssl.SSLContext | None = None,
     ) -> None:
         self.url = url
-        self.key = key_of(key)
+        self.key: str | None = key_of(key)
         self._answer_s = answer_s
-        self.reached = False
-        self.coalesced = Coalesced(self)
+        self.reached: bool = False
+        self.coalesced: Coalesced = Coalesced(self)
         self.away_since: float | None = None
         self._http = httpx2.AsyncClient(
             **http_options(url, headers, verify, self.key),

@@ -86,7 +86,7 @@ class Batch:
         read: Callable[[Any], Any],
     ) -> None:
         self.id = id
-        self.ids = [one if isinstance(one, str) else None for one in answers]
+        self.ids: list[str | None] = [one if isinstance(one, str) else None for one in answers]
         self.refused: Mapping[int, ProblemError] = {
             at: one for at, one in enumerate(answers) if isinstance(one, ProblemError)
         }

@@ -31,8 +31,9 @@ class Unreachable(OnwardError):
     code = "unreachable"
 
     def __init__(self, url: str, *, cut: bool = False, cause: BaseException | None = None) -> None:
-        self.url = url = shown(url)
-        self.tls = _tls_error(cause)  # None: that is not what failed
+        url = shown(url)
+        self.url: str = url
+        self.tls: str | None = _tls_error(cause)  # None: that is not what failed
         if self.tls:
             what = f"no TLS connection to {url}: {self.tls}"
             hint = _TLS_HINTS.get(self.tls.partition(":")[0], "see whether it speaks TLS at all")

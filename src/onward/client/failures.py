@@ -30,7 +30,7 @@ class TryAgain(Exception):
         self, message: str, *, after: timedelta | None = None, after_ms: int | None = None
     ) -> None:
         super().__init__(message)
-        self.after_ms = either(after, after_ms)
+        self.after_ms: int | None = either(after, after_ms)
 
 
 class CallFailed(Exception):
@@ -51,7 +51,7 @@ class CallFailed(Exception):
         details: Any = None,
     ) -> None:
         super().__init__(message)
-        self.fault = Fault(
+        self.fault: Fault = Fault(
             kind=kind,
             message=message,
             status=status,

@@ -109,15 +109,20 @@ class Client(Submitter):
         # Loaded here and not above: an HTTP library takes longer to load than all the rest.
         from onward.client.api import ANSWER_S, ServerApi
 
-        self.url = server_url(url)
+        self.url: str = server_url(url)
         answer_s = ANSWER_S if timeout is None else ms(timeout) / 1000
         api = ServerApi(self.url, key=key, headers=headers, answer_s=answer_s, verify=verify)
         super().__init__(api, self.wait)
-        self.flows, self.runs = Flows(api, self.wait), Runs(api, self.wait)
-        self.schedules, self.queues = Schedules(api, self.wait), Queues(api, self.wait)
-        self.keys, self.log = Keys(api, self.wait), Log(api, self.wait)
-        self.encryption, self.limits = Encryption(api, self.wait), Limits(api, self.wait)
-        self.operations, self.batches = Operations(api, self.wait), Batches(api, self.wait)
+        self.flows: Flows = Flows(api, self.wait)
+        self.runs: Runs = Runs(api, self.wait)
+        self.schedules: Schedules = Schedules(api, self.wait)
+        self.queues: Queues = Queues(api, self.wait)
+        self.keys: Keys = Keys(api, self.wait)
+        self.log: Log = Log(api, self.wait)
+        self.encryption: Encryption = Encryption(api, self.wait)
+        self.limits: Limits = Limits(api, self.wait)
+        self.operations: Operations = Operations(api, self.wait)
+        self.batches: Batches = Batches(api, self.wait)
 
     async def __aenter__(self) -> Self:
         return self

@@ -49,17 +49,18 @@ class Service:
         compensate: str | None = None,
     ) -> None:
         self.function = function
-        self.name = name or function.__name__
+        self.name: str = name or function.__name__
         signature = inspect.signature(function)
         self._docs = docstrings.read(inspect.getdoc(function) or "", signature.parameters)
-        self.doc = self._docs.text
+        self.doc: str = self._docs.text
         self.timeout_ms = timeout_ms
-        self.max_retries = max_retries if retry is None or retry.max is None else retry.max
+        own = None if retry is None else retry.max
+        self.max_retries: int | None = max_retries if own is None else own
         self.retry = retry
         self.state: Any = None  # what the worker's lifespan yielded
         self.requires_approval = requires_approval
         self.expose = expose
-        self.limits = {
+        self.limits: dict[str, Any] = {
             "partition_by": partition_by,
             "concurrency": None if concurrency is None else msgspec.to_builtins(concurrency),
             "rate": msgspec.to_builtins(rate) or None,
@@ -67,10 +68,11 @@ class Service:
         }
         self.encrypt = encrypt
         self.compensate = compensate
-        self.sensitive = (sensitive,) if isinstance(sensitive, str) else tuple(sensitive)
+        parts = (sensitive,) if isinstance(sensitive, str) else tuple(sensitive)
+        self.sensitive: tuple[str, ...] = parts
         for path in self.sensitive:
             parse_path(path)
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.is_async: bool = inspect.iscoroutinefunction(function)
         hints = get_type_hints(function, include_extras=True)
         self._result = TypeAdapter(hints.get("return", Any))
         self._validated = self._result.validator.validate_python

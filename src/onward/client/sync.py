@@ -47,7 +47,7 @@ class LoopThread:
     """An event loop in a thread of its own, and a client on it."""
 
     def __init__(self, make: Callable[[], Client]) -> None:
-        self.client = make()
+        self.client: Client = make()
         self.streams: set[AsyncGenerator[object, None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="onward-client", daemon=True)

@@ -120,13 +120,13 @@ class Worker:
         """
         if concurrency < 1:
             raise ValueError("a worker needs a concurrency of at least 1")
-        self.url = server_url(url)
+        self.url: str = server_url(url)
         self._key = key
-        self.url_is_explicit = is_explicit(url)  # else it is the default address
-        self.id = id or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.url_is_explicit: bool = is_explicit(url)  # else it is the default address
+        self.id: str = id or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.concurrency = concurrency
-        self.most = dict(most or {})
-        self.grace_ms = grace_ms if grace is None else ms(grace)
+        self.most: dict[str, int] = dict(most or {})
+        self.grace_ms: int = grace_ms if grace is None else ms(grace)
         self._lifespan = lifespan
         self._group = group
         self._queues = (queues,) if isinstance(queues, str) else tuple(queues)

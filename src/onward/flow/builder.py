@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from inspect import signature
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -24,7 +24,7 @@ class Ref:
     """A path, written as Python: `shared.doc.size`, `params["a key"]`. Compared, it is a Cond."""
 
     __slots__ = ("_path",)
-    __hash__ = None  # type: ignore[assignment]  # == makes a condition
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # == makes a condition
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -68,7 +68,7 @@ class Cond:
     __slots__ = ("expr",)
 
     def __init__(self, expr: Mapping[str, Any]) -> None:
-        self.expr = expr
+        self.expr: Mapping[str, Any] = expr
 
     def __and__(self, other: Cond) -> Cond:
         return Cond({"and": [self.expr, other.expr]})
@@ -83,7 +83,9 @@ class Cond:
         raise TypeError("a condition is decided by the engine; join conditions by & | ~")
 
 
-params, shared, given = Ref("$params"), Ref("$shared"), Ref("$input")
+params: Ref = Ref("$params")
+shared: Ref = Ref("$shared")
+given: Ref = Ref("$input")
 
 
 def exists(path: Ref) -> Cond:

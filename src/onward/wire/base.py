@@ -10,6 +10,7 @@ client and command line.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -44,7 +45,7 @@ CURSOR = r"^[0-9]{1,18}$(?!\n)"
 Cursor = Annotated[str, Meta(pattern=CURSOR, description="`next` of the page before")]
 Text = Annotated[str, Meta(max_length=4000)]
 Masked = Annotated[bool, Meta(description="show ••• instead of sensitive parts")]
-is_cursor = re.compile(CURSOR).fullmatch
+is_cursor: Callable[[str], re.Match[str] | None] = re.compile(CURSOR).fullmatch
 
 State: TypeAlias = Literal[
     "scheduled", "queued", "running", "waiting", "succeeded", "failed", "dead", "canceled"

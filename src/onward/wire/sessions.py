@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, TypeAlias
 
 from msgspec import Meta
@@ -11,7 +11,7 @@ from msgspec import Meta
 from onward.wire.base import Cursor, Instant, Limit, Masked, Name, Query, State, WaitMs, Wire
 
 SessionId: TypeAlias = Name
-is_session = re.compile(r"[^\x00-\x1f\x7f]{1,128}").fullmatch
+is_session: Callable[[str], re.Match[str] | None] = re.compile(r"[^\x00-\x1f\x7f]{1,128}").fullmatch
 
 
 class SessionView(Wire, frozen=True):
