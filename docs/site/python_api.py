@@ -64,9 +64,13 @@ NAMES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "testing": (
         "Testing",
-        "`from onward.testing import Sandbox, Fake`. The guide is "
+        "`from onward.testing import Sandbox, Fake, FakeContext`. The guide is "
         "[Test your code](../../how-to/test.md).",
-        ("onward.testing.sandbox.Sandbox", "onward.testing.fakes.Fake"),
+        (
+            "onward.testing.sandbox.Sandbox",
+            "onward.testing.fakes.Fake",
+            "onward.testing.fakes.FakeContext",
+        ),
     ),
     "shapes": (
         "What the client returns",

@@ -30,7 +30,7 @@ from onward import (
     enqueue,
 )
 from onward.flow.builder import Step, params, shared
-from onward.testing import Sandbox
+from onward.testing import FakeContext, Sandbox
 from onward.wire.approvals import ApprovalView
 from onward.wire.attention import AttentionItem
 from onward.wire.base import Page
@@ -208,3 +208,12 @@ async def kit(onward: Sandbox) -> None:
     assert_type(fake.calls, list[dict[str, Any]])
     while await onward.jump():
         assert_type(await onward.client.run(bare, number=1), list[Receipt])
+    await onward.jump(timedelta(seconds=5), while_running=True)
+
+
+async def by_itself() -> None:
+    ctx = FakeContext(Pool(1), attempt=2)
+    assert_type(await greet(ctx, "Ada"), str)
+    assert_type(plain(FakeContext(), 1), Receipt)
+    assert_type(ctx.state.size, int)
+    assert_type(ctx.progressed, list[tuple[float, str | None]])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from onward import Context, Flow, Refused, Retry, TaskFailed, Worker
-from onward.testing import Sandbox
+from onward.testing import Sandbox, sandbox
 
 worker = Worker()
 
@@ -114,3 +115,33 @@ async def test_a_run_has_gone_as_far_as_it_can_before_the_clock_jumps(onward: Sa
         await onward.client.runs.signal(run.id, "paid")
         assert await onward.jump() is None, "nothing is due: it waits for a person"
         assert len((await onward.client.approvals()).items) == number
+
+
+@worker.service(timeout=timedelta(minutes=5), max_retries=0)
+async def hang() -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.contract("Y-4")
+async def test_the_clock_can_move_past_the_timeout_of_what_runs(onward: Sandbox) -> None:
+    await onward.serve(worker)
+    task = await onward.client.submit(hang)
+
+    await onward.jump(timedelta(minutes=4), while_running=True)
+    assert (await onward.client.get(task.id)).state == "running"
+    await onward.jump(timedelta(minutes=1), while_running=True)
+
+    with pytest.raises(TaskFailed, match="timeout"):
+        await onward.client.result(task.id)
+
+
+@pytest.mark.contract("Y-4")
+async def test_a_jump_names_what_still_runs(
+    onward: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "REST_S", 0.1)
+    await onward.serve(worker)
+    task = await onward.client.submit(hang)
+
+    with pytest.raises(TimeoutError, match=f"hang {task.id} still runs.*while_running=True"):
+        await onward.jump(timedelta(hours=1))

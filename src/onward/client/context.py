@@ -62,7 +62,7 @@ class _Done:
         yield
 
 
-_DONE = _Done()
+DONE = _Done()
 
 
 class PlainContext:
@@ -71,9 +71,9 @@ class PlainContext:
     def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
         self._context = context
         self._loop = loop
-        self.task_id = context.task_id
-        self.attempt = context.attempt
-        self.key = context.key
+        self.task_id: str = context.task_id
+        self.attempt: int = context.attempt
+        self.key: str = context.key
 
     @property
     def state(self) -> Any:
@@ -120,7 +120,7 @@ class PlainContext:
 
     def _wait(self, work: Awaitable[None]) -> _Done:
         asyncio.run_coroutine_threadsafe(awaited(work), self._loop).result()
-        return _DONE
+        return DONE
 
 
 async def awaited(work: Awaitable[T]) -> T:

@@ -9,12 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onward.testing.fakes import Fake
+    from onward.testing.fakes import Fake, FakeContext
     from onward.testing.sandbox import Sandbox
 
-__all__ = ["Fake", "Sandbox"]
+__all__ = ["Fake", "FakeContext", "Sandbox"]
 
-_HOMES = {"Fake": "onward.testing.fakes", "Sandbox": "onward.testing.sandbox"}
+_HOMES = {
+    "Fake": "onward.testing.fakes",
+    "FakeContext": "onward.testing.fakes",
+    "Sandbox": "onward.testing.sandbox",
+}
 
 
 # Loaded when first asked for: pytest imports this package wherever Onward is installed.

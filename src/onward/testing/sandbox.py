@@ -23,7 +23,7 @@ from onward.testing.fakes import Fake
 REST_S = 30.0  # real time: that a test waits for running tasks before it moves the clock
 LOOK_S = 0.005
 # The clock moves by hours at once, between two heartbeats: no worker is lost by that.
-SETTINGS = {"ledger": "sqlite://", "port": 0, "lease_ms": 10**12, "drain_ms": 0}
+SETTINGS: dict[str, Any] = {"ledger": "sqlite://", "port": 0, "lease_ms": 10**12, "drain_ms": 0}
 
 
 @asynccontextmanager
@@ -98,13 +98,19 @@ class Sandbox:
         self._stack.push_async_callback(_end, fake.connected)
         return fake
 
-    async def jump(self, by: timedelta | None = None) -> datetime | None:
+    async def jump(
+        self, by: timedelta | None = None, *, while_running: bool = False
+    ) -> datetime | None:
         """Move the clock to what is due next, or by so much, and let that happen.
 
-        Waits first until no task runs. Due are retries, delays, timers, schedules and the ends of
+        Waits first until no task runs; with `while_running` only until each has begun, so that one
+        that runs meets its timeout. Due are retries, delays, timers, schedules and the ends of
         approvals; None: nothing is. `while await onward.jump(): ...` goes through all of them.
         """
-        await _until(self._at_rest, "tasks still run; what do they wait for?")
+        try:
+            await _until(self._all_begun if while_running else self._at_rest, "")
+        except TimeoutError:
+            raise TimeoutError(await self._unrest()) from None
         now = self._clock.now()
         next_at = await self._next_due() if by is None else now + round(by.total_seconds() * 1000)
         if next_at is None:
@@ -126,14 +132,30 @@ class Sandbox:
         return min(due, default=None)
 
     async def _at_rest(self) -> bool:
-        """No task runs, and none is queued that is about to be taken: by a worker, or, a run of a
-        flow, by the server itself.
+        # In one look: a task that ends between two may queue the next one.
+        return await self._none_is_about_to_run(State.QUEUED, State.RUNNING)
+
+    async def _all_begun(self) -> bool:
+        return await self._none_is_about_to_run(State.QUEUED)
+
+    async def _none_is_about_to_run(self, *states: State) -> bool:
+        """In these states none runs, and none is queued that is about to be taken: by a worker, or,
+        a run of a flow, by the server itself.
         """
         roster = self._app.onward.roster
-        for task in await self._find(State.QUEUED, State.RUNNING):
+        for task in await self._find(*states):
             if task.state is State.RUNNING or task.queue == RUNS or await roster.serves(task.queue):
                 return False
         return True
+
+    async def _unrest(self) -> str:
+        running = ", ".join(f"{task.type} {task.id}" for task in await self._find(State.RUNNING))
+        if not running:
+            return "tasks are queued, and none of the workers that serve them takes them"
+        return (
+            f"{running} still runs after {REST_S:g} s; handlers run in real time, and "
+            "`jump(..., while_running=True)` does not wait for them"
+        )
 
     async def _find(self, *states: State) -> list[Task]:
         found: list[Task] = []
