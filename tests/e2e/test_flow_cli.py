@@ -331,6 +331,24 @@ def test_a_run_that_fails_names_the_node_and_the_way_back(shell: FlowShell) -> N
     assert shell.json("flow", "run", "broken", "--watch", code=1)["error"]["message"]
 
 
+@pytest.mark.contract("S4-6", "N-1")
+def test_a_run_that_was_undone_names_the_first_node_to_do_again(shell: FlowShell) -> None:
+    undone = {
+        "start": "look",
+        "nodes": {
+            "look": {"kind": "local", "service": "echo"},
+            "take": {"kind": "local", "service": "echo", "compensate": {"service": "echo"}},
+            "fail": {"kind": "local", "service": "countdown", "params": {"seconds": -1}},
+        },
+        "edges": [{"from": "look", "to": "take"}, {"from": "take", "to": "fail"}],
+    }
+    assert shell.run("flow", "apply", shell.write("undone.json", undone)).returncode == 0
+    done = shell.run("flow", "run", "undone", "--wait")
+    (named,) = re.findall(r"onward (run fork \S+ --from \S+)", done.stderr)
+    assert named.endswith("--from take")
+    assert shell.run(*named.split()).returncode == 0, "it is not refused"
+
+
 @pytest.mark.contract("N-1")
 def test_watching_without_a_terminal_is_a_line_a_step(shell: FlowShell) -> None:
     done = shell.run("flow", "run", "review", "-p", "text=hi", "--watch")

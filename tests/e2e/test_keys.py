@@ -179,6 +179,8 @@ def test_a_caller_and_a_worker_with_keys_of_their_own(
         nobody = run("task", "list", "--server", secured.server.url, **secured.env)
         assert nobody.returncode == 4
         assert "a key is needed" in nobody.stderr
+        lesser = secured.run("web", "queue", "pause", "greet")
+        assert (lesser.returncode, "→ use a key that may" in lesser.stderr) == (4, True)
         if via == "http":
             called = secured.get("root", "/workers/list").json()[0]["url"]
             for path in ("/exec/greet", "/cancel"):

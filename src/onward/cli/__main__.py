@@ -29,9 +29,11 @@ from onward.cli import (
     worker,
 )
 from onward.cli.commands import command
+from onward.cli.unknown import Root
 
 app = typer.Typer(
     name="onward",
+    cls=Root,
     help="Hand off work and move on.",
     epilog="First steps:  onward up   then   onward submit countdown '{\"seconds\": 3}' --wait",
     no_args_is_help=True,

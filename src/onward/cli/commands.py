@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import typer
+from typer.core import TyperGroup
 
 from onward.cli.tables import Field, Fields, card_of, cell, hint, print_page, shown
 from onward.cli.terminal import (
@@ -183,10 +184,11 @@ class Resource:
         folds: Sequence[str] = ("about",),
         next_steps: Callable[[Any], str] = lambda _: "",
         options: Options | None = None,
+        group: type[TyperGroup] | None = None,
         verbs: Sequence[Verb] = (),
     ) -> None:
         """`title` is the one line of an item, `next_steps` the commands that may follow."""
-        self.app = typer.Typer(help=help, no_args_is_help=True)
+        self.app = typer.Typer(cls=group, help=help, no_args_is_help=True)
         self.name = name
         self.noun = noun or name
         self.see_also = see_also or f"onward {name} list"

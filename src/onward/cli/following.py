@@ -61,7 +61,7 @@ async def report_on(client: Client, run: RunView, **how: Unpack[Following]) -> N
     watch, as_json = how["watch"], how["as_json"]
     if watch or how["wait"]:
         ended = await until_over(client, run.id, timeout_ms=how["timeout"], quiet=not watch)
-        report(ended, as_json=as_json, seen=watch and sys.stderr.isatty())
+        await report(client, ended, as_json=as_json, seen=watch and sys.stderr.isatty())
     else:
         watching.begun(run, "onward run watch", as_json=as_json)
 
@@ -89,6 +89,12 @@ async def until_over(client: Client, id: str, *, timeout_ms: int | None, quiet: 
 async def read(client: Client, id: str) -> RunRenderer:
     """A run as it is now, and what it waits for."""
     run = await client.runs.get(id)
+    events = await _read_events(client, id)
+    definition = await _definition(client, run)
+    return RunRenderer(run, definition, await _waits(client, run, events), events.undoing)
+
+
+async def _read_events(client: Client, id: str) -> RunEvents:
     events, after = RunEvents(), 0
     for _ in range(MOST_PAGES):
         page = await client.events(id, after)
@@ -97,8 +103,7 @@ async def read(client: Client, id: str) -> RunRenderer:
             after = event.n
         if page.next is None:
             break
-    definition = await _definition(client, run)
-    return RunRenderer(run, definition, await _waits(client, run, events), events.undoing)
+    return events
 
 
 async def _live(client: Client, id: str) -> RunDetail:
@@ -241,8 +246,18 @@ async def _definition(client: Client, run: RunDetail) -> Definition | None:
         return None
 
 
-def report(run: RunView, *, as_json: bool, seen: bool = False) -> None:
+async def report(client: Client, run: RunDetail, *, as_json: bool, seen: bool = False) -> None:
     """The end of it, in the exit code too; `seen`: its graph shows how it ended."""
-    again = f"onward run fork {run.id} --from {run.current_node or 'NODE'}"
+    node = await _first_undone(client, run) or run.current_node or "NODE"
+    again = f"onward run fork {run.id} --from {node}"
     then = f"onward run show {run.id}   or   {again}"
     watching.report(run, as_json=as_json, name=run.flow, then=then, seen=seen)
+
+
+async def _first_undone(client: Client, run: RunDetail) -> str | None:
+    """Of a run that went wrong: a fork from a later node would build on what is no longer there."""
+    if run.state == "succeeded":
+        return None
+    undoing = (await _read_events(client, run.id)).undoing
+    undone = {row.node_key for row in run.node_runs if row.id.rpartition(":")[0] in undoing}
+    return next((row.node_key for row in run.node_runs if row.node_key in undone), None)

@@ -150,7 +150,7 @@ def _pace(found: QueueView) -> str:
     if full:
         return f"[yellow]{full[0].kind} limit {cell(full[0].name)}: {full[0].used}/{full[0].max}[/]"
     # Not "served": workers that read streams are unknown to the server.
-    return "[green]open[/]"
+    return "[green]active[/]"
 
 
 ATTENTION = Resource(
@@ -184,10 +184,10 @@ QUEUE = Resource(
         "dead": lambda found: str(found.states.get("dead", 0)),
         "workers": "workers",
         "slots": "slots",
-        "": _pace,
+        "state": _pace,
     },
     title=lambda found: f"{cell(found.name)}  {_pace(found)}, {found.queued} queued",
-    folds=("name", ""),
+    folds=("name", "state"),
     verbs=(
         Verb(
             "list",

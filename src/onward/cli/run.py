@@ -23,6 +23,7 @@ from onward.cli.terminal import (
     print_json,
     state_mark,
 )
+from onward.cli.unknown import Runs
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,6 +51,7 @@ def _changed(run: RunView, *, word: str = "") -> None:
 RUN = Resource(
     "run",
     "Look at runs of flows, and intervene.",
+    group=Runs,
     key=ID,
     example="01990000-…",
     columns={
@@ -141,7 +143,7 @@ async def watch(client: Client, id: str | None, timeout: int | None, as_json: bo
         ended = await watching.print_events(client, task, timeout_ms=timeout)
         raise typer.Exit(watching.exit_code(ended))
     run = await following.until_over(client, found, timeout_ms=timeout, quiet=False)
-    following.report(run, as_json=False, seen=sys.stderr.isatty())
+    await following.report(client, run, as_json=False, seen=sys.stderr.isatty())
 
 
 @RUN.command(

@@ -180,6 +180,8 @@ def _next_step(error: ProblemError, see_also: str) -> str:
     hint = error.hint or ""
     if error.code == "unauthorized":
         return "name your key: --key TOKEN, or ONWARD_KEY in the environment"
+    if error.code == "forbidden" and not hint:
+        return "use a key that may; onward keys list shows what each is for, to an admin"
     if error.status != 404 and (found := re.match(r"GET /api/v2/services/(\S+)", hint)):
         return f"onward service show {found[1]}"
     if error.status == 404 or re.match(r"[A-Z]+ /", hint) or (error.status == 409 and not hint):

@@ -170,6 +170,8 @@ def run_called(worker: Worker, listen: str, *, log_json: bool = False) -> None:
 def _find(where: str) -> Worker:
     from onward.client.worker import Worker
 
+    if where in ("list", "drain") and not Path(f"{where}.py").is_file():
+        fail(USAGE, f"{where} is not a worker", "this command runs one", f"onward workers {where}")
     module, _, name = where.rpartition(":")
     if not module:
         module, name = where, "worker"

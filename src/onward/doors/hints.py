@@ -20,7 +20,8 @@ HTTP: Words = MappingProxyType(
         Step.CHECK_LEDGER: "onward doctor looks at the ledger",
         Step.LIST_APPROVALS: "GET /api/v2/approvals lists what is open",
         Step.FORK_ELSEWHERE: (
-            'fork from {about!r} (--from {about}), or all the same: "anyway": true (--anyway)'
+            "fork from {about!r} (--from {about}), or fork all the same"
+            ' with "anyway": true (--anyway)'
         ),
         Step.LIST_FLOWS: "GET /api/v2/flows lists what there is",
         Step.LIST_QUEUES: "GET /api/v2/queues lists what there is",
