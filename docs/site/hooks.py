@@ -30,6 +30,7 @@ PROJECT = {
     "README.md": "Readme",
 }
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
+OUTPUT = re.compile(r"<!-- output -->\n+```text\n")
 DRAWING = re.compile(r"!\[([^\]]*)\]\(([^)\s]+\.svg)\)")
 
 
@@ -56,6 +57,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     here = page.file.src_uri
     source = next((path for path in _outside() if _place(path) == here), DOCS / here)
+    markdown = OUTPUT.sub('```text title="Output"\n', markdown)
     return DRAWING.sub(lambda found: _drawing(found, source), _linked(markdown, source, here))
 
 

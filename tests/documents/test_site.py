@@ -41,6 +41,13 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_a_block_prints_is_told_from_what_is_typed(site: Path) -> None:
+    page = (site / "how-to" / "call.html").read_text()
+    assert '<span class="filename">Output</span>' in page
+    assert "<!-- output -->" not in page
+
+
+@pytest.mark.slow
 @pytest.mark.contract("Y-3")
 def test_everything_public_has_its_place_in_the_reference(site: Path) -> None:
     pages = [*(site / "reference" / "python").glob("*.html")]
