@@ -103,9 +103,14 @@ assert_type(ask - "approved" >> send, Step)
 
 async def many(client: Client) -> None:
     batch = await client.submit_many(greet, [{"name": "Ada"}], name="greetings", tags=["x"])
-    assert_type(batch, Batch)
+    assert_type(batch, Batch[str])
     assert_type(await batch.wait(timedelta(minutes=1)), BatchView)
-    assert_type(await batch.results(), list[Any])
+    assert_type(await batch.results(), list[str])
+    receipts = await client.submit_many(plain, range(3), on_complete={"type": "bare"})
+    assert_type(await receipts.results(), list[Receipt])
+    named = await client.options(queue="slow").submit_many("x", [], result_type=Receipt)
+    assert_type(await named.results(), list[Receipt])
+    assert_type(await (await client.submit_many("plain", [1])).results(), list[Any])
     async for task in batch:
         assert_type(task, TaskView)
     assert_type(await client.operations.cancel(tag="x", dry_run=True), OperationView)
@@ -118,6 +123,9 @@ async def many(client: Client) -> None:
 
 
 def many_in_threads(client: SyncClient) -> None:
+    assert_type(client.submit_many(greet, ["Ada"]).results(), list[str])
+    assert_type(client.submit_many(plain, [1], priority="low").results(), list[Receipt])
+    assert_type(client.submit_many("x", [1], result_type=Receipt).results(), list[Receipt])
     batch = client.submit_many("plain", range(3))
     assert_type(batch.wait(), BatchView)
     assert_type(list(batch), list[TaskView])

@@ -13,9 +13,10 @@ from collections.abc import (
 )
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
+from typing_extensions import TypeVar
 
 from onward.client.durations import ms
 from onward.client.errors import ProblemError, StillRunning, problem_of
@@ -34,6 +35,8 @@ LOOK_MS = 2_000  # between two looks whether one of them has failed
 LONG_POLL_MS = 20_000
 READ = 50  # tasks read in one request: each may be large
 FAILED: Sequence[State] = ("failed", "dead", "canceled")
+
+ResultT = TypeVar("ResultT", default=Any)
 
 
 class Batches(ClientPart):
@@ -72,9 +75,11 @@ class Batches(ClientPart):
         return await self._api.call(BatchView, "GET", "batches", id, wait_ms=wait_ms)
 
 
-class Batch:
-    """Tasks submitted together. `ids` are theirs, in the order of submission; None in the place of
-    one that was refused, whose error is in `refused` by its place.
+class Batch(Generic[ResultT]):
+    """Tasks submitted together, and the type of their results.
+
+    `ids` are theirs, in the order of submission; None in the place of one that was refused, whose
+    error is in `refused` by its place.
     """
 
     def __init__(
@@ -83,7 +88,7 @@ class Batch:
         wait_for: WaitFor,
         id: str,
         answers: Sequence[str | ProblemError],
-        read: Callable[[Any], Any],
+        read: Callable[[Any], ResultT],
     ) -> None:
         self.id = id
         self.ids: list[str | None] = [one if isinstance(one, str) else None for one in answers]
@@ -103,7 +108,7 @@ class Batch:
         """Until all are over, however they end; StillRunning when the time is over first."""
         return await self._batches.wait(self.id, timeout)
 
-    async def results(self, timeout: timedelta | None = None) -> list[Any]:
+    async def results(self, timeout: timedelta | None = None) -> list[ResultT]:
         """The results in the order of submission, once all are there.
 
         Raises at the first failure: TaskFailed, or the ProblemError of one that was refused.
@@ -147,7 +152,7 @@ class Batch:
                 if id in found:
                     yield found[id]
 
-    def _result(self, task: TaskView) -> Any:
+    def _result(self, task: TaskView) -> ResultT:
         from onward.client.submitting import result_of
 
         return self._read(result_of(task))

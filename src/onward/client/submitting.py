@@ -74,6 +74,15 @@ class Options(TypedDict, total=False):
     wait_ms: int | None
 
 
+class BatchOptions(Options, total=False):
+    """The options of a batch: those of its tasks, and its own."""
+
+    name: str | None
+    on_complete: Mapping[str, Any] | None
+    webhook: str | None
+    on_submitted: Callable[[int], None]
+
+
 class PreparedTask(NamedTuple):
     """A submission that is checked, and not yet sent."""
 
@@ -124,6 +133,40 @@ class Submitter:
         if not call.wait_ms:
             return await self._api.coalesced.submit(call.body, call.key)
         return await self._send(call, call.wait_ms)
+
+    @overload
+    async def submit_many(
+        self,
+        what: Callable[..., Awaitable[R]],
+        payloads: Iterable[Any],
+        /,
+        **options: Unpack[BatchOptions],
+    ) -> Batch[R]: ...
+
+    @overload
+    async def submit_many(
+        self,
+        what: Callable[..., R],
+        payloads: Iterable[Any],
+        /,
+        **options: Unpack[BatchOptions],
+    ) -> Batch[R]: ...
+
+    @overload
+    async def submit_many(
+        self,
+        what: str,
+        payloads: Iterable[Any],
+        /,
+        *,
+        result_type: type[R],
+        **options: Unpack[BatchOptions],
+    ) -> Batch[R]: ...
+
+    @overload
+    async def submit_many(
+        self, what: str, payloads: Iterable[Any], /, **options: Unpack[BatchOptions]
+    ) -> Batch: ...
 
     async def submit_many(
         self,

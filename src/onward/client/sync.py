@@ -30,7 +30,7 @@ from onward.client.batch import Batch, Batches
 from onward.client.context import Context, awaited
 from onward.client.http import Client
 from onward.client.resources import Flows, Limits, Operations, Queues, Runs, Schedules
-from onward.client.submitting import Options, Submitter
+from onward.client.submitting import BatchOptions, Options, Submitter
 from onward.errors import OnwardError
 from onward.wire.tasks import TaskEvent, TaskView
 
@@ -219,25 +219,58 @@ class SyncSubmitter(Blocking[S], Generic[S]):
         """
         return self._call(lambda part: part.run(what, *args, **named))
 
+    @overload
+    def submit_many(
+        self,
+        what: Callable[..., Awaitable[R]],
+        payloads: Iterable[Any],
+        /,
+        **options: Unpack[BatchOptions],
+    ) -> SyncBatch[R]: ...
+
+    @overload
+    def submit_many(
+        self, what: Callable[..., R], payloads: Iterable[Any], /, **options: Unpack[BatchOptions]
+    ) -> SyncBatch[R]: ...
+
+    @overload
+    def submit_many(
+        self,
+        what: str,
+        payloads: Iterable[Any],
+        /,
+        *,
+        result_type: type[R],
+        **options: Unpack[BatchOptions],
+    ) -> SyncBatch[R]: ...
+
+    @overload
+    def submit_many(
+        self, what: str, payloads: Iterable[Any], /, **options: Unpack[BatchOptions]
+    ) -> SyncBatch[Any]: ...
+
     def submit_many(
         self, what: str | Callable[..., Any], payloads: Iterable[Any], /, **options: Any
-    ) -> SyncBatch:
+    ) -> SyncBatch[Any]:
         """Hand in a task for each payload, as one batch; see `Client.submit_many`."""
         batch = self._call(lambda part: part.submit_many(what, payloads, **options))
         return SyncBatch(self._thread, batch)
 
 
-class SyncBatch(Blocking[Batch]):
+class SyncBatch(Blocking[Batch[R]], Generic[R]):
     """Tasks submitted together; see `Batch`."""
 
-    def __init__(self, thread: Callable[[], LoopThread], batch: Batch) -> None:
+    def __init__(self, thread: Callable[[], LoopThread], batch: Batch[R]) -> None:
         super().__init__(thread, lambda _: batch)
         self.id, self.ids, self.refused = batch.id, batch.ids, batch.refused
         self._batch = batch
 
     get = _blocking(Batch.get)
     wait = _blocking(Batch.wait)
-    results = _blocking(Batch.results)
+
+    def results(self, timeout: timedelta | None = None) -> list[R]:
+        """The results in the order of submission; see `Batch.results`."""
+        return self._call(lambda batch: batch.results(timeout))
 
     def __iter__(self) -> Generator[TaskView, None, None]:
         """Each task once it is over, in the order of submission; those refused are left out."""
