@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -207,6 +208,8 @@ def _must_parse(language: str, text: str) -> None:
         json.loads(text)
     elif language in ("yaml", "yml"):
         yaml.safe_load(text)
+    elif language == "toml":
+        tomllib.loads(text)
     elif language == "python":
         compile(text, "<block>", "exec", flags=0x2000)  # await at the top is fine
 

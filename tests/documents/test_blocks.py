@@ -11,7 +11,7 @@ import pytest
 from tests.documents.pages import REASONS, ROOT, blocks, pages
 from tests.documents.reader import Reader
 
-LANGUAGES = {"sh", "python", "json", "yaml", "text", "promql", "typescript", "html", ""}
+LANGUAGES = {"sh", "python", "json", "yaml", "text", "promql", "toml", "typescript", "html", ""}
 
 
 @pytest.fixture
