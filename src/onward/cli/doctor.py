@@ -1,4 +1,4 @@
-"""`onward doctor`: print what must be mended."""
+"""`onward doctor`: print what needs fixing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPTIONS: Options = {
 
 
 def doctor(ledger: str | None, repair: bool, as_json: bool, server: str | None) -> None:
-    """Check this machine, the ledger and the server. Exit code 1: something must be mended.
+    """Check this machine, the ledger and the server. Exit code 1: something needs fixing.
 
     $ onward doctor
     $ onward doctor --ledger sqlite:////data/onward.db --json
