@@ -371,6 +371,32 @@ async def test_the_streams_depth_and_lag_are_told(agents: AgentApp) -> None:
 
 
 @pytest.mark.contract("S2-10")
+async def test_a_service_quicker_than_any_sweep_has_processed_its_task(agents: AgentApp) -> None:
+    with capture_logs() as lines:
+        await agents.join()
+        tasks = [await agents.ask() for _ in range(2)]
+        entry, _ = await agents.get()
+        await agents.finish(entry, tasks[0])
+        entry, _ = await agents.get()
+        await agents.fail_with(entry, tasks[1], "INSUFFICIENT_DATA")
+        for task in tasks:
+            await agents.over(task)
+
+        async def counted() -> bool:
+            found = await series(agents)
+            return all(found[f'{TASKS}{{event="{end}"}}'] == 1 for end in ("completed", "failed"))
+
+        await agents.until(counted)
+        assert (await series(agents))[f'{TASKS}{{event="processing"}}'] == 2
+    for task in tasks:
+        said = [line["event"] for line in lines if line.get("task_id") == task]
+        assert said[:2] == ["Task created", "Task processing"]
+        (delivered,) = await agents.events(task, "task.delivered")
+        assert delivered["worker"].startswith("report-service")
+        assert (await agents.read(task))["worker"] == delivered["worker"]
+
+
+@pytest.mark.contract("S2-10")
 async def test_a_lag_of_which_redis_has_lost_count_is_counted() -> None:
     async with open_agent_app("sqlite") as agents:
         entries = [await agents.redis.xadd(TIMEOUT, {"n": number}) for number in range(4)]

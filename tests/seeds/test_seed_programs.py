@@ -95,7 +95,8 @@ def test_a_worker_of_the_first_seed_passes_its_acceptance_criteria(seeds: Open) 
     first = here.start("worker_001", "w-1", "60")
     done = here.submit(type="double", queue="streams", payload={"n": 21})
     assert here.over(done)["result"] == {"doubled": 42}
-    assert here.types(done)[:3] == ["task.created", "task.claimed", "task.succeeded"]
+    life = ["task.created", "task.claimed", "task.delivered", "task.succeeded"]
+    assert here.types(done)[:4] == life
     flaky = here.submit(type="flaky", queue="streams", payload={"n": 1})
     assert here.over(flaky)["failures"] == 2
     hopeless = here.submit(type="hopeless", queue="streams", payload={"n": 1})

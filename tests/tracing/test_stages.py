@@ -96,6 +96,17 @@ def test_time_on_a_stream_is_time_in_a_queue() -> None:
     assert (queued.end_at, ran.start_at, ran.worker) == (50, 50, "reader")
 
 
+def test_a_worker_noticed_only_by_its_answer_began_before_it() -> None:
+    events = life(
+        (0, "task.created"),
+        claimed(1, worker="onward:offered"),
+        (60, "task.delivered", {"worker": "reader"}),
+        (60, "task.succeeded"),
+    )
+    queued, ran = stages(events)
+    assert (queued.end_at, ran.start_at, ran.worker) == (1, 1, "reader")
+
+
 def test_a_pause_before_a_retry_is_no_time_in_the_queue() -> None:
     events = life(
         (0, "task.created"),

@@ -140,8 +140,8 @@ def settle(
     match outcome:
         case Succeeded():
             return _succeeded(held, outcome, now, profile)
-        case Failed(fault, journal, notes):
-            return failed(held, fault, now, profile, journal, notes)
+        case Failed(fault, journal, notes, taken_by):
+            return failed(held, fault, now, profile, journal, notes, taken_by)
         case Canceled():
             return _stopped(held, outcome, now, profile)
         case Parked():
@@ -178,8 +178,11 @@ def answer(
 def _succeeded(held: Held, outcome: Succeeded, now: Instant, profile: Profile) -> Move:
     changes: dict[str, str | int | None] = {"result": outcome.result, "error": None, "lost": 0}
     changes |= moves.last_memory(outcome.journal)
+    notes = outcome.notes
+    if outcome.taken_by is not None:
+        changes["worker"], notes = outcome.taken_by, (_delivery(outcome.taken_by), *notes)
     note: Note = ("task.succeeded", None)
-    return moves.end(held, RUNNING, SUCCEEDED, now, profile, changes, *outcome.notes, note)
+    return moves.end(held, RUNNING, SUCCEEDED, now, profile, changes, *notes, note)
 
 
 def _despite_cancel(outcome: Outcome, profile: Profile) -> Outcome:
@@ -208,14 +211,19 @@ def failed(
     profile: Profile,
     journal: Json | None = None,
     notes: tuple[Note, ...] = (),
+    taken_by: WorkerId | None = None,
 ) -> Move:
     """An attempt failed: another try if the fault and the budget allow it, else the end."""
+    taken: dict[str, str | int | None] = {}
+    before: tuple[Note, ...] = ()
+    if taken_by is not None:
+        taken, before = {"worker": taken_by}, (_delivery(taken_by),)
     overrides = overrides_of(held.overrides)
     budget = profile.max_retries if overrides.max_retries is None else overrides.max_retries
     if not transient(fault) or held.retries >= budget:
-        more = {"failures": held.failures + 1, **moves.last_memory(journal)}
-        return moves.fail(held, State.RUNNING, fault, now, profile, more, notes)
-    return moves.retry(held, fault, now, profile, overrides)
+        more = {"failures": held.failures + 1, **moves.last_memory(journal), **taken}
+        return moves.fail(held, State.RUNNING, fault, now, profile, more, (*before, *notes))
+    return moves.retry(held, fault, now, profile, overrides, taken, before)
 
 
 def delivered(held: Claimed | Task, worker: WorkerId, now: Instant, until: Instant) -> Move:
@@ -232,8 +240,12 @@ def delivered(held: Claimed | Task, worker: WorkerId, now: Instant, until: Insta
             "lease_until": until,
             "attempt_by": attempt_by,
         },
-        events=(("task.delivered", encode({"worker": worker})),),
+        events=(_delivery(worker),),
     )
+
+
+def _delivery(worker: WorkerId) -> Note:
+    return ("task.delivered", encode({"worker": worker}))
 
 
 def adopted(task: Task, worker: WorkerId) -> Submission:

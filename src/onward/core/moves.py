@@ -205,7 +205,15 @@ def fail(
     return end(held, expect, State.FAILED, now, profile, changes, *notes, note)
 
 
-def retry(held: Held, fault: Fault, now: Instant, profile: Profile, overrides: Overrides) -> Move:
+def retry(
+    held: Held,
+    fault: Fault,
+    now: Instant,
+    profile: Profile,
+    overrides: Overrides,
+    more: Mapping[str, str | int | None],
+    notes: tuple[Note, ...],
+) -> Move:
     delay = retry_delay_ms(profile, overrides, fault, task=held.id, retry=held.retries)
     run_at = now + delay
     # In strict order it stays in its lane: the tasks behind it would overtake it from the other.
@@ -228,8 +236,10 @@ def retry(held: Held, fault: Fault, now: Instant, profile: Profile, overrides: O
             "run_at": run_at,
             "queued_at": now,
             "start_by": None,
+            **more,
         },
         events=(
+            *notes,
             (
                 "task.retrying",
                 encode({"error": fault, "attempt": held.attempt, "run_at": run_at}),

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from onward.core.task import Instant, Json, Note, Task, is_text, weight
+from onward.core.task import Instant, Json, Note, Task, WorkerId, is_text, weight
 from onward.faults import Fault, storable_fault
 
 
@@ -16,12 +16,14 @@ class Succeeded(msgspec.Struct, frozen=True):
     result: Json
     journal: Json | None = None
     notes: tuple[Note, ...] = ()  # events that belong to this step, before the one that ends it
+    taken_by: WorkerId | None = None  # whose delivery is not in the ledger yet: it was so quick
 
 
 class Failed(msgspec.Struct, frozen=True):
     fault: Fault
     journal: Json | None = None
     notes: tuple[Note, ...] = ()
+    taken_by: WorkerId | None = None
 
 
 class Canceled(msgspec.Struct, frozen=True):
@@ -67,13 +69,13 @@ Outcome: TypeAlias = Succeeded | Failed | Canceled | Parked | Released | Lost
 
 def storable(outcome: Outcome) -> Outcome:
     """The same if a ledger can keep it, else a failure with what is wrong with it."""
-    if type(outcome) is Succeeded and not outcome.notes and outcome.journal is None:
+    if type(outcome) is Succeeded and not (outcome.notes or outcome.journal or outcome.taken_by):
         text = outcome.result  # nearly all are just this, and need no closer look
         if type(text) is str and text.isascii() and len(text) <= MOST_BYTES:
             return outcome
     try:
         if isinstance(outcome, Failed):
-            outcome = Failed(storable_fault(outcome.fault), outcome.journal, outcome.notes)
+            outcome = msgspec.structs.replace(outcome, fault=storable_fault(outcome.fault))
         _check(outcome)
     except Exception as error:
         return invalid_outcome(error)
@@ -114,6 +116,8 @@ def _check(outcome: Outcome) -> None:
     datas = [("note", data) for _, data in outcome.notes if data is not None]
     memory = [(name, getattr(outcome, name, None)) for name in ("journal", "bulk")]
     kept = [(name, text) for name, text in memory if text is not None and text is not UNSET]
+    if (worker := getattr(outcome, "taken_by", None)) is not None:
+        kept.append(("worker", worker))
     for what, text in (*kept, *types, *datas):
         _check_text(what, text)
 

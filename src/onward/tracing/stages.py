@@ -54,8 +54,15 @@ class _Attempt:
         self.generation = event.generation
         self.number = data.get("attempt", 1)
         self.worker = data.get("worker")
-        self.began_at = event.at
+        self.claimed_at = event.at
+        self.delivered_at: Instant | None = None
         self.notes: list[SpanNote] = []
+
+    def began_at(self, ended_at: Instant) -> Instant:
+        """Its delivery, unless that was noticed only by its end: then it began before."""
+        if self.delivered_at is None or self.delivered_at >= ended_at:
+            return self.claimed_at
+        return self.delivered_at
 
 
 def stages(events: Sequence[Event]) -> Iterator[Stage]:
@@ -81,7 +88,7 @@ def stages(events: Sequence[Event]) -> Iterator[Stage]:
 def _go_on(attempt: _Attempt, event: Event, data: dict[str, Any]) -> None:
     if event.type == "task.delivered":
         # It was on a stream until now, which is a queue, too.
-        attempt.began_at = event.at
+        attempt.delivered_at = event.at
     if event.type in ("task.claimed", "task.delivered", "task.sent"):
         attempt.worker = data.get("worker", attempt.worker)
     attributes = {name: data[name] for name in KEPT if isinstance(data.get(name), str | int)}
@@ -112,6 +119,7 @@ def _ended(
                 fault=fault,
             )
         return
+    began_at = attempt.began_at(event.at)
     if ready_at is not None:
         yield Stage(
             kind=QUEUE,
@@ -119,7 +127,7 @@ def _ended(
             generation=attempt.generation,
             attempt=attempt.number,
             start_at=ready_at,
-            end_at=attempt.began_at,
+            end_at=began_at,
         )
     notes = [*attempt.notes, SpanNote("task.dlq", event.at, {})] if dead else attempt.notes
     yield Stage(
@@ -127,7 +135,7 @@ def _ended(
         n=event.n,
         generation=attempt.generation,
         attempt=attempt.number,
-        start_at=attempt.began_at,
+        start_at=began_at,
         end_at=event.at,
         worker=attempt.worker,
         outcome=outcome,

@@ -19,7 +19,7 @@ from onward.core.contract import Fate, Key, LeaseRenewal, Verdict
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Invalid, KeyReused, LedgerUnavailable
 from onward.core.follow import history
-from onward.core.outcome import Failed, Succeeded
+from onward.core.outcome import Failed, Outcome, Succeeded
 from onward.core.task import Claimed, State, Task, TaskId, as_claimed
 from onward.faults import Fault
 from onward.services.declarations import Declarations, as_declared
@@ -39,6 +39,7 @@ log = structlog.get_logger("onward.streams")
 
 PAGE = 256
 PAUSE_S = 0.25
+LONGEST_NAME = 200  # of a worker, in its own answer
 
 # By task: its entry, or None if only its answer is known, and the fields of either.
 Foreign = Mapping[TaskId, tuple[EntryId | None, Fields]]
@@ -175,7 +176,9 @@ class Collector:
     async def _settle(self, answer: StreamAnswer, held: Claimed, fence: int) -> Verdict:
         offer = self._offers.of(answer.task)
         if offer is not None and fence == offer.claimed.fence:
-            return await self._offers.settle(offer, answer.outcome)
+            # A worker that answers before a sweep has seen it was never written down as its worker.
+            outcome = answer.outcome if offer.consumer else _with_taker(answer)
+            return await self._offers.settle(offer, outcome)
         # Of another attempt than the one that is offered now: the ledger decides by its fence.
         attempt = msgspec.structs.replace(held, fence=fence, worker=answer.worker)
         return await self._dispatcher.settle(attempt, answer.outcome)
@@ -428,6 +431,12 @@ class Collector:
             return None
         request = hashlib.sha256(f"{task.type}\n{task.payload}".encode()).hexdigest()
         return Key(self._dialect.name, task.key, request)
+
+
+def _with_taker(answer: StreamAnswer) -> Outcome:
+    if not answer.worker or not isinstance(answer.outcome, Succeeded | Failed):
+        return answer.outcome
+    return msgspec.structs.replace(answer.outcome, taken_by=answer.worker[:LONGEST_NAME])
 
 
 def _before(fields: Fields, answer: StreamAnswer) -> Fields:
