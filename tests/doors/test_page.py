@@ -52,6 +52,18 @@ async def test_files_with_a_digest_are_kept_and_the_rest_is_asked_for(app: App) 
     assert gone.status_code == 404
 
 
+async def test_a_cache_or_proxy_on_the_way_may_name_the_file_in_its_own_way(app: App) -> None:
+    """Compressed and plain are not the same bytes: the tag is weak. Caches ask for several."""
+    tag = (await app.get("/ui")).headers["etag"]
+    assert tag.startswith('W/"')
+    strong = tag.removeprefix("W/")
+    for asked in (tag, strong, f'"older", {tag}', f'W/"older",{strong}', "*"):
+        again = await app.get("/ui", headers={"if-none-match": asked})
+        assert (again.status_code, again.headers["etag"]) == (304, tag), asked
+    for other in ('W/"older"', strong.strip('"'), ""):
+        assert (await app.get("/ui", headers={"if-none-match": other})).status_code == 200, other
+
+
 async def test_files_are_squeezed_for_those_who_can_read_it(app: App) -> None:
     plain = await app.get("/ui", headers={"accept-encoding": "identity"})
     assert "content-encoding" not in plain.headers

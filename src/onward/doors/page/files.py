@@ -80,7 +80,8 @@ def _read(name: str, path: Traversable) -> File:
         body=body,
         gzipped=gzip.compress(body, mtime=0) if name.endswith(GZIPPED) else None,
         kind=mimetypes.guess_type(name)[0] or "application/octet-stream",
-        etag=f'"{hashlib.sha256(body).hexdigest()[:20]}"',
+        # Weak: it names the file, whether it is sent compressed or not.
+        etag=f'W/"{hashlib.sha256(body).hexdigest()[:20]}"',
         immutable=name.startswith("assets/"),
     )
 
@@ -92,9 +93,15 @@ def _answer(request: Request, file: File) -> Response:
         "etag": file.etag,
         "vary": "accept-encoding",
     }
-    if request.headers.get("if-none-match") == file.etag:
+    if _has_it(request.headers.get("if-none-match", ""), file.etag):
         return Response(status_code=304, headers=headers)
     body = file.body
     if file.gzipped is not None and "gzip" in request.headers.get("accept-encoding", ""):
         body, headers["content-encoding"] = file.gzipped, "gzip"
     return Response(body, media_type=file.kind, headers=headers)
+
+
+def _has_it(asked: str, etag: str) -> bool:
+    """`If-None-Match`: a list of tags, any of which a cache may have made weak or strong."""
+    tags = {tag.strip().removeprefix("W/") for tag in asked.split(",")}
+    return "*" in tags or etag.removeprefix("W/") in tags
