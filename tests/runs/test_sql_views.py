@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.push.conftest import PlainWorker
 from tests.running_app import running_app
 from tests.runs.flow_app import FlowApp, call, chain
 from tests.servers import POSTGRES_FLAVOURS, shared_postgres
@@ -87,3 +88,56 @@ async def test_a_sql_ledger_has_the_flow_centres_tables(
     assert json.loads(version["definition_json"])["start"] == "gate"
     assert found["flows"][0]["name"] == "f"
     assert json.loads(found["workers"][0]["services_json"]) == wanted["workers"][0]["services"]
+
+
+@pytest.mark.contract("S4-3", "S4-5")
+@pytest.mark.parametrize("kind", ["sqlite", *POSTGRES_FLAVOURS])
+async def test_a_row_names_the_worker_that_was_called_and_the_input_alone(
+    tmp_path: Path, kind: str
+) -> None:
+    ledger = f"sqlite:///{tmp_path}/scheduler.db"
+    if kind != "sqlite":
+        ledger = shared_postgres(kind).fresh_url()
+    plain = PlainWorker(lambda request: request.body["input"])
+    try:
+        async with running_app(ledger=ledger) as app:
+            flows = FlowApp(app)
+            body = {"id": "w1", "url": plain.url, "services": ["work"]}
+            assert (await app.post("/workers/register", body)).status_code == 200
+            node = call("work", "$params.given", "out", params={"k": "v"})
+            given: Any
+            for given in ("text", {"a": [1]}, None):
+                run = await flows.run(chain(("a", node)), params={"given": given})
+                (shown,) = (await app.get(f"/tasks/runs?task_id={run['id']}")).json()
+                (found,) = [r for r in rows(ledger, "node_runs") if r["task_id"] == run["id"]]
+                assert (found["worker_id"], found["worker_url"]) == ("w1", plain.url)
+                assert json.loads(found["prep_json"]) == given
+                assert {name: found[name] for name in shown} == shown
+            await flows.close()
+    finally:
+        plain.stop()
+
+
+async def test_a_file_with_the_views_of_an_earlier_version_gets_those_of_this_one(
+    tmp_path: Path,
+) -> None:
+    ledger = f"sqlite:///{tmp_path}/scheduler.db"
+    async with running_app(ledger=ledger):
+        pass
+    file = tmp_path / "scheduler.db"
+
+    def views() -> dict[str, str]:
+        with sqlite3.connect(file) as connection:
+            found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'")
+            return dict(found.fetchall())
+
+    made = views()
+    assert made.keys() >= COLUMNS.keys()
+    with sqlite3.connect(file) as connection:
+        connection.execute("DROP VIEW node_runs")
+        connection.execute("CREATE VIEW node_runs AS SELECT id FROM task")
+        connection.execute("CREATE VIEW mine AS SELECT id FROM task")
+    connection.close()
+    async with running_app(ledger=ledger):
+        pass
+    assert views() == {**made, "mine": "CREATE VIEW mine AS SELECT id FROM task"}

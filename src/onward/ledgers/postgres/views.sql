@@ -65,7 +65,12 @@ SELECT t.id || ':' || row_number() OVER attempts AS id, t.parent AS task_id, j -
         WHEN 'task.succeeded' THEN 'ok' WHEN 'task.canceled' THEN 'canceled'
         ELSE CASE WHEN e.type IS NULL THEN 'running' ELSE 'error' END
     END AS status,
-    p::text AS prep_json, p::text AS exec_input_json,
+    CASE
+        WHEN json_typeof(p) <> 'object' OR json_typeof(p -> 'params') IS DISTINCT FROM 'object' THEN p::text
+        WHEN p -> 'input' IS NULL OR (SELECT count(*) FROM json_object_keys(p)) <> 2 THEN p::text
+        ELSE (p -> 'input')::text
+    END AS prep_json,
+    p::text AS exec_input_json,
     CASE WHEN e.type = 'task.succeeded' THEN r::text ELSE '' END AS exec_output_json,
     coalesce(as_json(e.data) #>> '{error,message}', '') AS error_text,
     coalesce((
@@ -73,7 +78,13 @@ SELECT t.id || ':' || row_number() OVER attempts AS id, t.parent AS task_id, j -
         WHERE run.id = t.parent AND n.type = 'node.finished' AND as_json(n.data) ->> 'seq' = j ->> 'seq'
             AND e.type = 'task.succeeded'
     ), '') AS action,
-    c.at AS started_at, e.at AS finished_at, coalesce(as_json(c.data) ->> 'worker', '') AS worker_id,
+    c.at AS started_at, e.at AS finished_at,
+    coalesce((
+        SELECT as_json(s.data) ->> 'worker' FROM event s
+        WHERE s.tid = t.tid AND s.type IN ('task.claimed', 'task.sent', 'task.delivered') AND s.n >= c.n
+            AND s.n < coalesce(e.n, s.n + 1)
+        ORDER BY s.n DESC LIMIT 1
+    ), '') AS worker_id,
     coalesce((
         SELECT as_json(s.data) ->> 'url' FROM event s
         WHERE s.tid = t.tid AND s.type = 'task.sent' AND s.n > c.n AND s.n < coalesce(e.n, s.n + 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -330,17 +331,21 @@ def _taken(connection: apsw.Connection, statement: str, bindings: Any, take: Tak
         raise _unavailable(error, "read") from error
 
 
+_VIEW = re.compile(r"CREATE VIEW IF NOT EXISTS ((\w+) AS.*?);\n", re.DOTALL)
+
+
 class Schema(NamedTuple):
     """What a file holds: how it is made, and how one of an earlier version is brought up to it."""
 
     tables: str
-    indexes: str  # of tasks, and views; made unless they are there
+    indexes: str  # of tasks; made unless they are there
     tasks: str  # the table that has the fields of a Task
     steps: Traversable | None  # numbered, the first leads from version 1 to 2
     version: int
+    views: str = ""  # for people; made anew where they were another version's
 
 
-LEDGER = Schema(SCHEMA, INDEXES + VIEWS, "task", files("onward.ledgers.sqlite") / "migrations", 6)
+LEDGER = Schema(SCHEMA, INDEXES, "task", files("onward.ledgers.sqlite") / "migrations", 6, VIEWS)
 
 
 def open_schema(connection: apsw.Connection, schema: Schema, path: str, other: str) -> None:
@@ -363,12 +368,24 @@ def open_schema(connection: apsw.Connection, schema: Schema, path: str, other: s
         for change in missing_columns(schema.tasks, there, "INTEGER"):
             connection.execute(change)
         connection.execute(schema.indexes)
+        _make_views(connection, schema.views)
         connection.pragma("user_version", schema.version)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _make_views(connection: apsw.Connection, script: str) -> None:
+    """Not each time: whoever has the file open would have to read its schema again."""
+    wanted = {name: text for text, name in _VIEW.findall(script)}
+    there = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'"))
+    if all(there.get(name) == f"CREATE VIEW {text}" for name, text in wanted.items()):
+        return
+    for name in wanted:
+        connection.execute(f"DROP VIEW IF EXISTS {name}")
+    connection.execute(script)
 
 
 def _fail(turn: asyncio.Future[None], error: LedgerUnavailable) -> None:

@@ -4,7 +4,7 @@
 --
 -- `tasks` has the runs that belong to no session. Its `shared_json` is without the engine's own records,
 -- and `retry_state_json` is empty: the API shows both. `node_runs` has an attempt a row, and a row for each
--- node that made no call; `prep_json` and `exec_input_json` of a call are both what its worker was sent.
+-- node that made no call; `worker_id` is the worker that had it, not the server's own caller or stream.
 
 CREATE VIEW IF NOT EXISTS flows AS
 SELECT json_extract(body, '$.id') AS id, json_extract(body, '$.name') AS name,
@@ -69,7 +69,12 @@ SELECT t.id || ':' || row_number() OVER attempts AS id, t.parent AS task_id,
         WHEN 'task.succeeded' THEN 'ok' WHEN 'task.canceled' THEN 'canceled'
         ELSE CASE WHEN e.type IS NULL THEN 'running' ELSE 'error' END
     END AS status,
-    j.payload AS prep_json, j.payload AS exec_input_json,
+    CASE
+        WHEN json_type(j.payload, '$.input') IS NOT NULL AND json_type(j.payload, '$.params') = 'object'
+            AND (SELECT count(*) FROM json_each(j.payload)) = 2
+        THEN json_quote(json_extract(j.payload, '$.input')) ELSE j.payload
+    END AS prep_json,
+    j.payload AS exec_input_json,
     CASE WHEN e.type = 'task.succeeded' THEN j.result ELSE '' END AS exec_output_json,
     coalesce(CASE WHEN json_valid(e.data) THEN json_extract(e.data, '$.error.message') END, '') AS error_text,
     coalesce((
@@ -78,7 +83,12 @@ SELECT t.id || ':' || row_number() OVER attempts AS id, t.parent AS task_id,
             AND json_extract(n.data, '$.seq') = json_extract(j.journal, '$.seq') AND e.type = 'task.succeeded'
     ), '') AS action,
     c.at AS started_at, e.at AS finished_at,
-    coalesce(CASE WHEN json_valid(c.data) THEN json_extract(c.data, '$.worker') END, '') AS worker_id,
+    coalesce((
+        SELECT json_extract(s.data, '$.worker') FROM event s
+        WHERE s.tid = t.tid AND s.type IN ('task.claimed', 'task.sent', 'task.delivered') AND s.n >= c.n
+            AND s.n < coalesce(e.n, s.n + 1) AND json_valid(s.data)
+        ORDER BY s.n DESC LIMIT 1
+    ), '') AS worker_id,
     coalesce((
         SELECT json_extract(s.data, '$.url') FROM event s
         WHERE s.tid = t.tid AND s.type = 'task.sent' AND s.n > c.n AND s.n < coalesce(e.n, s.n + 1)
