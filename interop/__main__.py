@@ -22,12 +22,13 @@ from tests.support import poll_until
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 PLACE = ROOT / "build" / "interop"
-OPENAI = ("langchain-openai", "litellm", "openai", "pydantic-ai-slim[openai]")
+OPENAI = ("langchain-openai", "litellm", "openai", "openai-agents", "pydantic-ai-slim[openai]")
 FLOWER = ("flower", "-e", f"{ROOT}[celery,server]")  # it looks at our workers by our settings
 # Node itself too: the conformance suite needs a newer one than the page does.
 NODE = (
     "@modelcontextprotocol/conformance@0.1.16",
     "@modelcontextprotocol/inspector@2.12.0",
+    "@modelcontextprotocol/sdk@1.32.2",
     "node@22",
 )
 

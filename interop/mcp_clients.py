@@ -87,3 +87,5 @@ print("ok  inspector, over HTTP and stdio")
 for mode in ("2026-07-28", "legacy"):
     asyncio.run(with_sdk(mode))
 print("ok  SDK, of both generations")
+run(BIN / "node", HERE / "mcp_client.mjs", URL, FOLDER)
+print("ok  SDK for TypeScript")

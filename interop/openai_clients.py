@@ -12,14 +12,33 @@ from typing import Any
 import litellm
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
-from openai import OpenAI
+from openai import AsyncOpenAI, OpenAI
 from pydantic_ai import Agent
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.openai import OpenAIResponsesModel as PydanticResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
+
+import agents
+from agents import (
+    OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
+    function_tool,
+    set_tracing_disabled,
+)
 
 URL = f"{sys.argv[1]}/v1"
 # A server that has keys is asked with one; an open one takes any.
 KEY = os.environ.get("ONWARD_KEY", "unused")
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+        },
+    },
+}
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 
 
@@ -60,13 +79,42 @@ def with_litellm() -> None:
     assert whole.choices[0].message.content == "Hello there."
     pieces = litellm.completion(**asked, api_base=URL, api_key=KEY, stream=True)
     assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == "Hello there."
+    tools = {**asked, "tools": [TOOL], "api_base": URL, "api_key": KEY}
+    (call,) = litellm.completion(**tools).choices[0].message.tool_calls
+    assert call.function.name == "add"
+    built = litellm.stream_chunk_builder(list(litellm.completion(**tools, stream=True)))
+    assert built.choices[0].message.tool_calls[0].function.arguments == '{"a": 1, "b": 2}'
+    known = {"check_provider_endpoint": True, "custom_llm_provider": "openai"}
+    found = litellm.get_valid_models(**known, api_base=URL, api_key=KEY)
+    assert [model for model in found if model.endswith("llama")], found
+
+
+async def with_openai_agents() -> None:
+    set_tracing_disabled(True)
+    client = AsyncOpenAI(base_url=URL, api_key=KEY)
+
+    @function_tool
+    def add(a: int, b: int) -> int:
+        """Adds two numbers."""
+        return a + b
+
+    for model in (
+        OpenAIChatCompletionsModel("llama", openai_client=client),
+        OpenAIResponsesModel("llama", openai_client=client),
+    ):
+        agent = agents.Agent(name="adder", model=model, tools=[add])
+        assert (await agents.Runner.run(agent, "1 + 2?")).final_output == "It is 3."
+        streamed = agents.Runner.run_streamed(agent, "1 + 2?")
+        async for _ in streamed.stream_events():
+            pass
+        assert streamed.final_output == "It is 3."
 
 
 async def with_pydantic_ai() -> None:
     provider = OpenAIProvider(base_url=URL, api_key=KEY)
     for model in (
         OpenAIChatModel("llama", provider=provider),
-        OpenAIResponsesModel("llama", provider=provider),
+        PydanticResponsesModel("llama", provider=provider),
     ):
         agent = Agent(model)
 
@@ -83,5 +131,6 @@ async def with_pydantic_ai() -> None:
 for run in (with_openai, with_langchain, with_litellm):
     run()
     print(f"ok  {run.__name__[5:]}")
-asyncio.run(with_pydantic_ai())
-print("ok  pydantic_ai")
+for run_async in (with_openai_agents, with_pydantic_ai):
+    asyncio.run(run_async())
+    print(f"ok  {run_async.__name__[5:]}")
