@@ -8,7 +8,6 @@ from typing import Any
 
 import structlog
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
 from starlette.routing import Route, WebSocketRoute
 
 from onward import __version__
@@ -28,6 +27,7 @@ from onward.doors.mcp import door as mcp
 from onward.doors.page import files as page
 from onward.doors.redis_views.part import RedisViews
 from onward.doors.rest import routes as rest
+from onward.doors.route import UseCaseRoute
 from onward.doors.tasks import router as tasks_door
 from onward.doors.tasks.submission import TasksIntake
 from onward.doors.vocabulary import AGENTS
@@ -199,7 +199,7 @@ def _web(onward: Onward, tasks: Tasks, requests: Requests) -> FastAPI:
     return web
 
 
-def _operator_routes(onward: Onward, requests: Requests) -> Sequence[APIRoute]:
+def _operator_routes(onward: Onward, requests: Requests) -> Sequence[UseCaseRoute]:
     """What the people who run it look at and set."""
     dispatcher, roster, streams = onward.dispatcher, onward.roster, onward.streams
 

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.openapi import document
 from tests.running_app import App
 
 
@@ -46,3 +47,12 @@ async def test_a_wrong_method_is_told_the_right_ones(
 ) -> None:
     refused = await app.http.request(method, path)
     assert (refused.status_code, refused.headers["allow"]) == (405, allow)
+
+
+def test_each_operation_of_the_document_has_an_id_of_its_own() -> None:
+    found = [
+        operation["operationId"]
+        for operations in document()["paths"].values()
+        for operation in operations.values()
+    ]
+    assert len(found) == len(set(found))

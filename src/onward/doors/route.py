@@ -12,14 +12,15 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from fastapi.routing import APIRoute
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from onward.core import strict_json
 from onward.core.errors import Invalid
@@ -30,7 +31,7 @@ from onward.doors.json_reply import answer, zip_if_long
 from onward.doors.listing import array
 from onward.doors.refusal import JSON
 from onward.doors.streaming import EVENT_STREAM, EventStream, lines_of
-from onward.native.caller import Caller, scopes_of
+from onward.native.caller import Caller, Scope, scopes_of
 from onward.native.places import Feed
 from onward.wire import problems
 from onward.wire.base import Query
@@ -51,6 +52,16 @@ class Reply(NamedTuple):
     cookie: str | None = None
 
 
+class UseCaseRoute(Route):
+    """What the OpenAPI document, and the check of scopes, need to know of a route."""
+
+    operation_id: str
+    summary: str
+    tag: str
+    scopes: tuple[Scope, ...]
+    described: Callable[[], dict[str, Any]]  # when the document is first read: it takes a while
+
+
 def route(  # noqa: PLR0913 a row of a table
     method: str,
     path: str,
@@ -68,7 +79,7 @@ def route(  # noqa: PLR0913 a row of a table
     prefix: str = PREFIX,
     tag: str | None = None,
     hidden: bool = False,
-) -> APIRoute:
+) -> UseCaseRoute:
     """`reply` turns what the use case returns into a reply, where that depends on the result; the
     `statuses` it may have, and the type of its body if it is another (or a tuple of several), are
     then named as well. `accepts` is the type of a body that the use case reads by itself; `events`
@@ -103,29 +114,21 @@ def route(  # noqa: PLR0913 a row of a table
 
     full = f"{prefix}{path}"
     name = re.sub(r"[^a-z0-9]+", "_", (path if prefix == PREFIX else f"{tag}{full}").lower())
-    made = APIRoute(
-        full,
-        endpoint,
-        methods=[method],
-        status_code=statuses[0],
-        response_model=None,
-        name=use_case.__qualname__,
-        operation_id=f"{method.lower()}_{name.strip('_')}",
-        summary=(inspect.getdoc(use_case) or use_case.__name__).split("\n")[0],
-        tags=[tag or path.split("/")[1]],
-        include_in_schema=not hidden,
-    )
 
     def described() -> dict[str, Any]:
-        """Written when the document is first read: half of a server's start would go into it."""
         return takes.described(
             {status: _content(result or takes.returns, media, events) for status in statuses},
             {status: error_content(full) for status in {*errors, *takes.faults(streams)}},
             streams,
         )
 
-    made.described = described  # type: ignore[attr-defined]  # read by document.document
-    made.scopes = scopes  # type: ignore[attr-defined]  # looked at by access.check_routes
+    made = UseCaseRoute(full, endpoint, name=use_case.__qualname__, include_in_schema=not hidden)
+    made.methods = {method}  # not HEAD, which the guard turns into a GET
+    made.operation_id = f"{method.lower()}_{name.strip('_')}"
+    made.summary = (inspect.getdoc(use_case) or use_case.__name__).split("\n")[0]
+    made.tag = tag or path.split("/")[1]
+    made.scopes = scopes
+    made.described = described
     return made
 
 
@@ -158,10 +161,15 @@ class _Unreadable(Exception):
         self.fault, self.status = fault, status
 
 
+@cache  # a use case may have several paths, and a process several applications
+def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
+    return get_type_hints(function, include_extras=True)
+
+
 class _Signature:
     def __init__(self, path: str, use_case: UseCase, accepts: Any) -> None:
-        hints = get_type_hints(use_case, include_extras=True)
-        self.returns = hints.pop("return")
+        hints = _hints(getattr(use_case, "__func__", use_case))
+        self.returns = hints["return"]
         parameters = list(inspect.signature(use_case).parameters.values())[1:]  # after the caller
         self.in_path = re.findall(r"{(\w+)", path)
         self._path = {name: hints[name] for name in self.in_path}

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Literal, Protocol
 
 import msgspec
-from fastapi.routing import APIRoute
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
@@ -28,7 +27,7 @@ from onward.doors.chat.errors import ChatErrorBody, failed
 from onward.doors.dispatcher.submission import DispatcherDoor, error_text
 from onward.doors.json_reply import answer
 from onward.doors.refusal import JSON
-from onward.doors.route import route
+from onward.doors.route import UseCaseRoute, route
 from onward.doors.streaming import EventStream
 from onward.native.caller import Caller, Scope, needs
 from onward.native.places import Places
@@ -163,7 +162,7 @@ class Chat:
         ]
 
 
-def routes(chat: Chat) -> Sequence[APIRoute]:
+def routes(chat: Chat) -> Sequence[UseCaseRoute]:
     return [
         _answer("/v1/chat/completions", chat.complete, accepts=ChatRequest, result=Completion),
         _answer(

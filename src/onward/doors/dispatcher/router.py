@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
-from fastapi.routing import APIRoute
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
@@ -20,7 +19,7 @@ from onward.core.task import Ending, State, Task
 from onward.doors.dispatcher.submission import DispatcherDoor, error_text
 from onward.doors.json_reply import answer
 from onward.doors.refusal import PlainError
-from onward.doors.route import route
+from onward.doors.route import UseCaseRoute, route
 from onward.doors.vocabulary import SYNC
 from onward.native.caller import READS, Caller, Scope, needs
 
@@ -124,7 +123,7 @@ class Dispatch:
                 )
 
 
-def routes(dispatch: Dispatch) -> Sequence[APIRoute]:
+def routes(dispatch: Dispatch) -> Sequence[UseCaseRoute]:
     return [
         route(
             "POST", PATH, dispatch.submit, accepts=DispatchRequest, errors=(500,),

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Annotated, Any
 
 import msgspec
-from fastapi.routing import APIRoute
 from msgspec import Meta
 from starlette.responses import Response
 
@@ -17,7 +16,7 @@ from onward.core.errors import Conflict, Invalid
 from onward.core.task import FINAL, State, Task
 from onward.doors.flows.rows import RunRow, run_row, status_of
 from onward.doors.listing import array
-from onward.doors.route import route
+from onward.doors.route import UseCaseRoute, route
 from onward.native.caller import ACTS, LISTS, READS, Caller, Scope, needs
 from onward.native.flows import Flows
 from onward.native.masking import Masking
@@ -161,7 +160,7 @@ class FlowCentre:
         return msgspec.structs.replace(row, params_json=params, shared_json=shared)
 
 
-def routes(centre: FlowCentre) -> Sequence[APIRoute]:
+def routes(centre: FlowCentre) -> Sequence[UseCaseRoute]:
     return [
         _route("POST", "/flows", centre.create, errors=(409,)),
         _route("POST", "/flows/version", centre.publish, errors=(404, 409)),

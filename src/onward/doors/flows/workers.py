@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi.routing import APIRoute
 from msgspec import UNSET, Meta, UnsetType
 
 from onward.core.errors import Invalid
 from onward.doors.hints import with_hint
-from onward.doors.route import UseCase, route
+from onward.doors.route import UseCase, UseCaseRoute, route
 from onward.native.caller import SEES_ALL, Caller, Scope, needs
 from onward.wire.base import Name, Query
 from onward.workers.http.registry import HttpWorker, Registry
@@ -126,8 +125,8 @@ class Registration:
         )
 
 
-def routes(registration: Registration) -> Sequence[APIRoute]:
-    def both(method: str, path: str, use_case: UseCase, **more: Any) -> Sequence[APIRoute]:
+def routes(registration: Registration) -> Sequence[UseCaseRoute]:
+    def both(method: str, path: str, use_case: UseCase, **more: Any) -> Sequence[UseCaseRoute]:
         return [
             route(method, form, use_case, prefix="", tag="flow workers", **more)
             for form in (f"/workers{path}", path)

@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypedDict
 
-from fastapi.routing import APIRoute
 from msgspec import UNSET
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from onward.doors.access import LOGOUT_COOKIE, login_cookie
 from onward.doors.errors import problem_of
 from onward.doors.hints import step_text
-from onward.doors.route import PREFIX, Reply, route
+from onward.doors.route import PREFIX, Reply, UseCaseRoute, route
 from onward.native.approvals import Approvals
 from onward.native.attempts import Attempts
 from onward.native.attention import Attention
@@ -63,7 +62,7 @@ class _Made(TypedDict, total=False):
     result: Any
 
 
-def task_routes(tasks: Tasks) -> Sequence[APIRoute]:
+def task_routes(tasks: Tasks) -> Sequence[UseCaseRoute]:
     return [
         route(
             "POST",
@@ -83,7 +82,7 @@ def task_routes(tasks: Tasks) -> Sequence[APIRoute]:
     ]
 
 
-def batch_routes(batches: Batches) -> Sequence[APIRoute]:
+def batch_routes(batches: Batches) -> Sequence[UseCaseRoute]:
     return [
         route(
             "POST",
@@ -108,7 +107,7 @@ def _handed_in(found: HandedInEach) -> Reply:
     return Reply(HandedInAll(batch=found.batch, items=items))
 
 
-def operation_routes(operations: Operations) -> Sequence[APIRoute]:
+def operation_routes(operations: Operations) -> Sequence[UseCaseRoute]:
     begun: _Made = {"reply": _begun, "statuses": (200, 202), "result": OperationView}
     one = "/operations/{operation_id}"
     return [
@@ -125,7 +124,7 @@ def _begun(found: OperationView) -> Reply:
     return Reply(found, 200 if found.id is UNSET else 202)
 
 
-def attempt_routes(attempts: Attempts) -> Sequence[APIRoute]:
+def attempt_routes(attempts: Attempts) -> Sequence[UseCaseRoute]:
     return [
         route("POST", f"{TASK}/progress", attempts.progress, status=204, errors=(409,)),
         route("POST", f"{TASK}/chunks", attempts.chunk, status=204, errors=(409,)),
@@ -137,7 +136,7 @@ def attempt_routes(attempts: Attempts) -> Sequence[APIRoute]:
     ]
 
 
-def approval_routes(approvals: Approvals) -> Sequence[APIRoute]:
+def approval_routes(approvals: Approvals) -> Sequence[UseCaseRoute]:
     one = "/approvals/{approval_id}"
     return [
         route("GET", "/approvals", approvals.list),
@@ -147,7 +146,7 @@ def approval_routes(approvals: Approvals) -> Sequence[APIRoute]:
     ]
 
 
-def dead_letter_routes(dead_letters: DeadLetters) -> Sequence[APIRoute]:
+def dead_letter_routes(dead_letters: DeadLetters) -> Sequence[UseCaseRoute]:
     return [
         route("GET", "/dead-letters", dead_letters.list),
         route("POST", "/dead-letters/replay", dead_letters.replay),
@@ -155,11 +154,11 @@ def dead_letter_routes(dead_letters: DeadLetters) -> Sequence[APIRoute]:
     ]
 
 
-def attention_routes(attention: Attention) -> Sequence[APIRoute]:
+def attention_routes(attention: Attention) -> Sequence[UseCaseRoute]:
     return [route("GET", "/attention", attention.list)]
 
 
-def queue_routes(queues: Queues) -> Sequence[APIRoute]:
+def queue_routes(queues: Queues) -> Sequence[UseCaseRoute]:
     return [
         route("GET", "/queues", queues.list),
         route("GET", "/queues/{name}", queues.read),
@@ -168,7 +167,7 @@ def queue_routes(queues: Queues) -> Sequence[APIRoute]:
     ]
 
 
-def limit_routes(limits: Limits) -> Sequence[APIRoute]:
+def limit_routes(limits: Limits) -> Sequence[UseCaseRoute]:
     return [
         route("GET", "/limits", limits.list),
         route("GET", "/limits/{name}", limits.read),
@@ -177,7 +176,7 @@ def limit_routes(limits: Limits) -> Sequence[APIRoute]:
     ]
 
 
-def service_routes(services: Services) -> Sequence[APIRoute]:
+def service_routes(services: Services) -> Sequence[UseCaseRoute]:
     return [
         route("GET", "/services", services.list),
         route("POST", "/services", services.declare, status=201, errors=(409,)),
@@ -186,7 +185,7 @@ def service_routes(services: Services) -> Sequence[APIRoute]:
     ]
 
 
-def worker_routes(workers: Workers) -> Sequence[APIRoute]:
+def worker_routes(workers: Workers) -> Sequence[UseCaseRoute]:
     return [
         route("GET", "/workers", workers.list),
         route("POST", "/workers/{worker_id}/drain", workers.drain, errors=(409,)),
@@ -194,25 +193,25 @@ def worker_routes(workers: Workers) -> Sequence[APIRoute]:
     ]
 
 
-def log_routes(log: Log) -> Sequence[APIRoute]:
+def log_routes(log: Log) -> Sequence[UseCaseRoute]:
     return [
         route("GET", "/log/readers", log.readers),
         route("DELETE", "/log/readers/{name}", log.forget),
     ]
 
 
-def encryption_routes(encryption: Encryption) -> Sequence[APIRoute]:
+def encryption_routes(encryption: Encryption) -> Sequence[UseCaseRoute]:
     return [
         route("GET", "/encryption", encryption.read),
         route("POST", "/encryption/rotate", encryption.rotate, errors=(409,)),
     ]
 
 
-def callback_routes(callbacks: CallbackKeys) -> Sequence[APIRoute]:
+def callback_routes(callbacks: CallbackKeys) -> Sequence[UseCaseRoute]:
     return [route("GET", "/me/callback-secret", callbacks.secret)]
 
 
-def key_routes(keys: Keys, audit: Audit) -> Sequence[APIRoute]:
+def key_routes(keys: Keys, audit: Audit) -> Sequence[UseCaseRoute]:
     def logged_in(found: LoggedIn) -> Reply:
         return Reply(found.me, cookie=login_cookie(found.token))
 
@@ -230,14 +229,14 @@ def key_routes(keys: Keys, audit: Audit) -> Sequence[APIRoute]:
     ]
 
 
-def live_routes(live: Live, series: Series) -> Sequence[APIRoute]:
+def live_routes(live: Live, series: Series) -> Sequence[UseCaseRoute]:
     return [
         route("GET", "/live", live.listen, events={"snapshot": Snapshot, "change": Change}),
         route("GET", "/series", series.read),
     ]
 
 
-def health_routes(health: Health, metrics: Metrics) -> Sequence[APIRoute]:
+def health_routes(health: Health, metrics: Metrics) -> Sequence[UseCaseRoute]:
     """At the root, where probes and Prometheus look."""
 
     def well(found: HealthView) -> Reply:
@@ -277,7 +276,7 @@ def _explained(found: Explained) -> Reply:
     )
 
 
-def flow_routes(flows: Flows) -> Sequence[APIRoute]:
+def flow_routes(flows: Flows) -> Sequence[UseCaseRoute]:
     return [
         route("GET", "/flows", flows.list),
         route("POST", "/flows", flows.create, errors=(409,)),
@@ -288,7 +287,7 @@ def flow_routes(flows: Flows) -> Sequence[APIRoute]:
     ]
 
 
-def run_routes(runs: Runs) -> Sequence[APIRoute]:
+def run_routes(runs: Runs) -> Sequence[UseCaseRoute]:
     made = _Made(reply=_accepted, statuses=(202, 200))
     return [
         route("POST", "/runs", runs.start, errors=(404,), **made),
@@ -301,7 +300,7 @@ def run_routes(runs: Runs) -> Sequence[APIRoute]:
     ]
 
 
-def schedule_routes(schedules: Schedules) -> Sequence[APIRoute]:
+def schedule_routes(schedules: Schedules) -> Sequence[UseCaseRoute]:
     made = _Made(reply=_written, statuses=(201, 200), result=ScheduleDetail)
     return [
         route("GET", "/schedules", schedules.list),
@@ -335,7 +334,7 @@ def _written(written: Written) -> Reply:
     return Reply(written.schedule, 201 if written.new else 200)
 
 
-def session_routes(sessions: Sessions) -> Sequence[APIRoute]:
+def session_routes(sessions: Sessions) -> Sequence[UseCaseRoute]:
     one = "/sessions/{session_id:path}"  # an id may have slashes: the longer paths come first
     return [
         route("GET", "/sessions", sessions.list),
@@ -362,7 +361,7 @@ def session_routes(sessions: Sessions) -> Sequence[APIRoute]:
     ]
 
 
-def tool_routes(toolbox: Toolbox) -> Sequence[APIRoute]:
+def tool_routes(toolbox: Toolbox) -> Sequence[UseCaseRoute]:
     def reply(found: ToolReply) -> Reply:
         # Acknowledged once it is written out and not before: else a connection that is cut
         # meanwhile would lose the notifications.

@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from fastapi import HTTPException
-from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from onward.core import strict_json
@@ -25,7 +24,7 @@ from onward.core.task import FINAL, State, Task, TaskId
 from onward.doors import errors
 from onward.doors.json_reply import answer
 from onward.doors.listing import FURTHER, array
-from onward.doors.route import UseCase, route
+from onward.doors.route import UseCase, UseCaseRoute, route
 from onward.doors.tasks.shapes import (
     SHOWN,
     STORED,
@@ -180,10 +179,10 @@ class TasksDoor:
         )
 
 
-def routes(door: TasksDoor) -> Sequence[APIRoute]:
+def routes(door: TasksDoor) -> Sequence[UseCaseRoute]:
     """The first form of each path is documented."""
 
-    def both(method: str, path: str, use_case: UseCase, **more: Any) -> Sequence[APIRoute]:
+    def both(method: str, path: str, use_case: UseCase, **more: Any) -> Sequence[UseCaseRoute]:
         other = path.removesuffix("/") if path.endswith("/") else f"{path}/"
         return [
             route(method, form, use_case, prefix=PREFIX, tag=TAG, hidden=form != path, **more)
