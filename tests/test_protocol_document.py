@@ -25,7 +25,6 @@ from onward.core.policy import BY_ERROR, POISON_AFTER, TRANSIENT, profiles
 from onward.core.task import FINAL, FINAL_EVENTS, State
 from onward.doors.errors import STATUS
 from onward.doors.flows.rows import RunRow
-from onward.doors.guard import MAX_BODY
 from onward.doors.tasks.shapes import TaskDetail
 from onward.doors.vocabulary import AGENTS, FLOWS, MCP, STREAMS, SYNC, TASKS
 from onward.doors.worker_socket import REFUSED
@@ -36,6 +35,7 @@ from onward.wire import base as wire
 from onward.wire import frames
 from onward.wire.approvals import ApprovalView
 from onward.wire.attention import AttentionItem, Rule
+from onward.wire.base import MAX_BODY
 from onward.wire.batches import BatchTerms, BatchView
 from onward.wire.dead_letters import DeadGroup, Replay
 from onward.wire.encryption import RotationStep

@@ -29,10 +29,10 @@ from uvicorn.server import HANDLED_SIGNALS
 from onward import logs
 from onward.corked import Corked
 from onward.doors.errors import render
-from onward.doors.guard import MAX_BODY
 from onward.doors.refusal import Refusal
 from onward.settings import Settings, unknown
 from onward.urls import is_loopback
+from onward.wire.base import MAX_BODY
 
 log = structlog.get_logger("onward.server")
 

@@ -17,11 +17,12 @@ from starlette.requests import ClientDisconnect
 from onward import server as serving
 from onward.core.clock import SystemClock
 from onward.doors.access import Access
-from onward.doors.guard import MAX_BODY, Guard
+from onward.doors.guard import Guard
 from onward.ledgers import open_backend
 from onward.native.audit import AuditTrail
 from onward.native.key_store import KeyStore
 from onward.settings import Settings
+from onward.wire.base import MAX_BODY
 from tests.support import poll_until
 
 HEADER_MS, BODY_MS, WRITE_MS = 1_000, 1_200, 3_000

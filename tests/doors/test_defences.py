@@ -18,8 +18,8 @@ import structlog
 from onward import server as serving
 from onward.core.errors import Invalid
 from onward.doors.errors import render
-from onward.doors.guard import MAX_BODY
 from onward.doors.refusal import Refusal
+from onward.wire.base import MAX_BODY
 from tests.doors.guarded_server import (
     LARGE,
     PATIENCE,

@@ -16,8 +16,9 @@ import uuid_utils
 from onward.client.api import encode
 from onward.client.submitting import call_of
 from onward.errors import OnwardError
+from onward.wire.base import MAX_BODY
 from onward.wire.problems import fault_of
-from onward.wire.tasks import ENQUEUED_BYTES, TOO_LARGE, Submit
+from onward.wire.tasks import TOO_LARGE, Submit
 
 TABLE = "onward.enqueued"
 LOOK = f"SELECT 1 WHERE to_regclass('{TABLE}') IS NOT NULL"
@@ -43,7 +44,7 @@ def enqueue(connection: Any, type_: str, payload: Any = None, /, **options: Any)
 
 def _checked(body: bytes) -> str:
     """Here, where the caller can still mend it: after the commit it can only be a dead letter."""
-    if len(body) > ENQUEUED_BYTES:
+    if len(body) > MAX_BODY:
         raise ValueError(TOO_LARGE)
     try:
         msgspec.json.decode(body, type=Submit)

@@ -33,11 +33,11 @@ from onward.client.service import Json, Service
 from onward.client.task_context import TaskContext
 from onward.faults import Fault, unknown_service
 from onward.urls import shown
+from onward.wire.base import MAX_BODY
 from onward.wire.frames import LARGEST, RegisterFrame, SocketFrame, TaskFrame
 
 log = logging.getLogger("onward.worker")
 
-LARGEST_ANSWER = 1 << 20
 UNSIGNED = "this call is not signed with the secret of the registration"
 SOONEST_S = 1.0  # between two heartbeats, however the load changes
 LINGER_S = 1.2  # within a second all servers know that this worker leaves; until then they may call
@@ -332,8 +332,8 @@ def _answer(ended: Ended) -> Response:
     if isinstance(ended, Fault):
         return _failed(ended)
     body = b'{"result":' + ended.encode() + b',"error":""}'
-    if len(body) > LARGEST_ANSWER:
-        text = f"{len(body):,} bytes; at most {LARGEST_ANSWER:,} can be sent"
+    if len(body) > MAX_BODY:
+        text = f"{len(body):,} bytes; at most {MAX_BODY:,} can be sent"
         return _failed(Fault(kind="ResultTooLarge", message=text, retryable=False))
     return _json(200, body)
 

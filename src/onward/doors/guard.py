@@ -26,6 +26,7 @@ from onward.doors.access import PROTOCOL, Access, unauthorized
 from onward.doors.errors import render
 from onward.doors.refusal import Refusal
 from onward.native.caller import OPERATOR
+from onward.wire.base import MAX_BODY
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -33,7 +34,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-MAX_BODY = 1 << 20
 INTERNAL = "Internal error"  # all that a caller learns of a fault of ours
 # What any request may be refused with here, whatever its path.
 STATUSES = (400, 401, 403, 413, 415, 421, 429, 500, 503)

@@ -40,9 +40,9 @@ from onward.native.reads import get_task, when_over
 from onward.native.session_keys import marked, scope_of
 from onward.native.submission import Submissions
 from onward.native.views import task_view
+from onward.wire.base import MAX_BODY
 from onward.wire.base import Key as IdempotencyKey
 from onward.wire.batches import (
-    MOST_ITEM_BYTES,
     MOST_TASKS,
     BatchQuery,
     BatchTerms,
@@ -286,8 +286,10 @@ def _terms_of(query: BatchQuery) -> BatchTerms | None:
 
 def _item(raw: bytes | msgspec.Raw) -> Submit | OnwardError:
     try:
-        if len(raw) > MOST_ITEM_BYTES:
-            raise Invalid("the task is larger than 1 MiB", hint="keep what is large elsewhere")
+        if len(raw) > MAX_BODY:
+            raise Invalid(
+                f"the task is larger than {MAX_BODY >> 20} MiB", hint="keep what is large elsewhere"
+            )
         return _converted(strict_json.parse(bytes(raw)), Submit, "")
     except OnwardError as error:
         return error

@@ -25,8 +25,9 @@ from onward.core.task import Json, State, Task, TaskId, as_claimed, encode
 from onward.core.troubles import Troubles
 from onward.faults import Fault
 from onward.native.submission import Submissions
+from onward.wire.base import MAX_BODY
 from onward.wire.problems import fault_of
-from onward.wire.tasks import ENQUEUED_BYTES, TOO_LARGE, Submit
+from onward.wire.tasks import TOO_LARGE, Submit
 
 log = structlog.get_logger("onward.enqueued")
 
@@ -63,7 +64,7 @@ class EnqueuedWork:
         """Take over all that there is. Two servers may do it at once."""
         after = ""
         while rows := await self._source.read(
-            BATCH, ENQUEUED_BYTES, after=after, without=self._passed_over()
+            BATCH, MAX_BODY, after=after, without=self._passed_over()
         ):
             after = rows[-1][0]
             results = await asyncio.gather(

@@ -21,6 +21,7 @@ T = TypeVar("T")
 # Exact in every ledger, in Lua and in a browser; what is larger is refused before it gets there.
 MAX_NUMBER = (1 << 53) - 1
 YEAR_MS = 365 * 24 * 3_600_000
+MAX_BODY = 1 << 20  # bytes: of a request, of one task of a batch, of a worker's response
 
 Number = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
 Instant = Annotated[int, Meta(ge=0, le=MAX_NUMBER, description="epoch milliseconds")]

@@ -13,7 +13,6 @@ from onward.wire.tasks import Submit, TaskView
 
 MOST_TASKS = 10_000
 MOST_BYTES = 32 << 20  # of one request
-MOST_ITEM_BYTES = 1 << 20
 BatchId = Annotated[str, Meta(min_length=1, max_length=64)]
 
 

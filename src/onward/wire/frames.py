@@ -11,11 +11,11 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from onward.wire.base import Name
+from onward.wire.base import MAX_BODY, Name
 from onward.wire.logs import LogRecord
 
-# The server reads no larger frame: a body of 1 MiB, and the other fields of the frame around it.
-LARGEST = (1 << 20) + (64 << 10)
+# The server reads no larger frame: a body, and the other fields of the frame around it.
+LARGEST = MAX_BODY + (64 << 10)
 
 Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # as much as a ledger holds
 

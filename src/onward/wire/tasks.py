@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from onward.wire.base import (
+    MAX_BODY,
     MOST_TAGS,
     YEAR_MS,
     Body,
@@ -38,9 +39,8 @@ _OVER = frozenset({"succeeded", "failed", "dead", "canceled"})
 _LAST_EVENTS = frozenset(
     {"task.succeeded", "task.failed", "task.canceled", "task.dlq", "task.abandoned"}
 )
-# What `onward.enqueue` hands in: no larger than what the server reads of any other submission.
-ENQUEUED_BYTES = 1 << 20
-TOO_LARGE = "the submission is larger than 1 MiB"
+# What `onward.enqueue` refuses to hand in, and the server to take from there.
+TOO_LARGE = f"the submission is larger than {MAX_BODY >> 20} MiB"
 # Not a class: the server passes on what is stored, and a client reads a dict.
 _FAULT = {
     "type": ["object", "null"],

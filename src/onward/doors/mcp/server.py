@@ -35,7 +35,6 @@ from onward.core.errors import Invalid, NotFound
 from onward.core.follow import follow
 from onward.core.phase import Phase, phase
 from onward.core.task import FINAL, State, Task, TaskId
-from onward.doors.guard import MAX_BODY
 from onward.doors.hints import TOOLS, with_hint
 from onward.doors.mcp.door import KEY, Exchange
 from onward.doors.mcp.resuming import Kept, Resumptions, first_event
@@ -44,6 +43,7 @@ from onward.doors.streaming import EventStream
 from onward.errors import OnwardError
 from onward.native.tools.toolbox import Toolbox, ToolReply, renamed, session_among
 from onward.native.tools.tools import RESULT, SessionArgument, Tool, ToolKind
+from onward.wire.base import MAX_BODY
 
 Call = ServerRequestContext[Any, Any]
 

@@ -22,10 +22,10 @@ from onward.core.outcome import Failed, Outcome, Released, Succeeded
 from onward.core.task import Claimed, Instant, Json, TaskId, encode
 from onward.core.trace import handed_on
 from onward.faults import Fault, bounded_delay
+from onward.wire.base import MAX_BODY
 from onward.workers.http.address import PinnedUrl
 from onward.workers.http.registry import HttpWorker
 
-MOST = 1 << 20  # bytes of a response
 CONNECT_S, CANCEL_S = 2.0, 2.0
 # Most servers close an idle connection after 5 s. It is closed here before that: a request that is
 # on its way when the worker closes may or may not have been read.
@@ -101,7 +101,7 @@ class OutboundHttp:
         except httpx2.TransportError as error:
             return _failed("NetworkTimeout", f"the worker broke off its answer: {_name(error)}")
         except _TooLong:
-            return _failed(INVALID, f"the answer is larger than {MOST} bytes", retryable=False)
+            return _failed(INVALID, f"the answer is larger than {MAX_BODY} bytes", retryable=False)
         return outcome(response.status_code, response.headers, body_read, now)
 
     async def cancel(self, worker: HttpWorker, task: TaskId, now: Instant) -> None:
@@ -195,7 +195,7 @@ async def _read(response: httpx2.Response) -> bytes:
     assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 narrows
     async for part in response.stream:  # raw bytes: a compressed response is never unpacked
         body += part
-        if len(body) > MOST:
+        if len(body) > MAX_BODY:
             raise _TooLong
     return bytes(body)
 
