@@ -188,7 +188,7 @@ def test_a_queue_rests_until_it_is_resumed(shell: Shell) -> None:
     assert (echo["paused"]["by"], echo["queued"]) == ("ada", 1)
 
     resumed = shell.run(*why["hint"].split()[1:])
-    assert (resumed.returncode, resumed.stdout.startswith("echo  open")) == (0, True)
+    assert (resumed.returncode, resumed.stdout.startswith("echo  active")) == (0, True)
     poll_until(lambda: shell.json("task", "get", id)["state"] == "succeeded")
     nowhere = shell.run("queue", "resume", "nowhere")
     assert (nowhere.returncode, "onward queue list" in nowhere.stderr) == (3, True)
