@@ -25,7 +25,7 @@ SELECT count(*) FROM pg_stat_activity
 WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
 """
 _OLDEST = """
-SELECT pid, coalesce(nullif(application_name, ''), usename::text, 'somebody'),
+SELECT pid, coalesce(nullif(application_name, ''), usename::text, 'an unnamed client'),
     extract(epoch FROM clock_timestamp() - xact_start)::float8
 FROM pg_stat_activity
 WHERE backend_type = 'client backend' AND xact_start IS NOT NULL AND pid <> pg_backend_pid()

@@ -11,7 +11,7 @@ import typer
 from onward.cli.commands import Options, argument, command, flag, option
 from onward.cli.terminal import USAGE, console, fail, plain
 
-app = typer.Typer(help="What Onward needs of a Redis.", no_args_is_help=True)
+app = typer.Typer(help="See what Onward needs from a Redis server.", no_args_is_help=True)
 
 OPTIONS: Options = {
     "role": argument("[ROLE]", "server, worker, agent or service; without one, all four.", None),
@@ -33,7 +33,7 @@ OPTIONS: Options = {
 
 @app.callback()
 def _group() -> None:
-    """What Onward needs of a Redis."""
+    """See what Onward needs from a Redis server."""
 
 
 @command(app, OPTIONS)

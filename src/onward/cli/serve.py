@@ -140,8 +140,8 @@ def _run_child(settings: Settings, child: Child, *, builtin_worker: bool) -> Non
 
 
 def _bind(host: str, port: int) -> Sequence[socket.socket]:
-    """Bound first, and listened to once the server is ready: a port that is taken is three lines
-    here instead of a traceback in the log.
+    """Bound before the server starts, and listened to once it is ready: a port that is taken costs
+    three lines here instead of a traceback in the log.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

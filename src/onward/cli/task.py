@@ -128,7 +128,7 @@ TASK = Resource(
         ),
         Verb(
             "callback-secret",
-            "Print what the callbacks of your tasks are signed with, for who receives them.",
+            "Print the secret that signs your tasks' callbacks, for the program that checks them.",
             lambda client: client.callback_secret(),
             show=print,
         ),

@@ -311,13 +311,13 @@ class TaskStore(Protocol):
         ...
 
     async def oldest(self, queues: Collection[str]) -> Mapping[str, Instant]:
-        """By queue: since when the task that has stood in it longest is queued; without those
-        where none is. Read from the heads of its lanes, so its length costs nothing.
+        """For each queue with tasks in it: since when the one that waits longest is queued. Read
+        from the heads of its lanes, so its length costs nothing.
         """
         ...
 
     async def open_approvals(self, limit: int) -> Sequence[OpenApproval]:
-        """Those that were asked for first, by an index; not one of a newer task before them."""
+        """The oldest requests first, by an index: none of a newer task comes before them."""
         ...
 
     async def events(

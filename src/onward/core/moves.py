@@ -114,7 +114,9 @@ def bounded(notes: tuple[Note, ...]) -> tuple[Note, ...]:
 
 
 def age_limit(profile: Profile, expires_at: Instant | None) -> Instant | None:
-    """The age clock as an alarm for work that is not running: a mere event can wait until it is."""
+    """When work that is not running must be looked at for its age. Where age only writes an event,
+    that can wait until it runs.
+    """
     return None if profile.notifies_at_expiry else expires_at
 
 

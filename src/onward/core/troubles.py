@@ -46,7 +46,7 @@ class Troubles:
         self._failing.pop(job, None)
 
     def in_trouble(self) -> Mapping[str, str]:
-        """By job, what it fails with."""
+        """The jobs that fail, and what each fails with."""
         now_ms = self._uptime_ms()
         return {
             job: f"failed {found.times} times in a row: {found.error}"

@@ -9,6 +9,6 @@ from onward.native.caller import OPERATOR, Caller
 
 
 def caller_of(scope: Mapping[str, Any]) -> Caller:
-    """As the guard found it, of an ASGI scope; while there are no keys, the operator."""
+    """Whom the guard found in this ASGI scope; the operator, while there are no keys."""
     caller: Caller = scope.get("state", {}).get("caller", OPERATOR)
     return caller

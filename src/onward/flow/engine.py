@@ -101,7 +101,7 @@ class _Walk:
         self._stand()
 
     def _stand(self) -> None:
-        """In the innermost graph: after a subflow was entered or left, that is another one."""
+        """Turns to the innermost graph: another one, after a subflow was entered or left."""
         self.frame, self.level = self.state.frames[-1], self.levels[-1]
 
     def through(self, news: Iterable[News]) -> StepResult:
@@ -211,7 +211,7 @@ class _Walk:
             visit = self._visit()
 
     def _node_failed(self, visit: NodeVisit, failed: NodeFailed, fresh: bool) -> None:
-        """The node failed: along its own edge for that, or the subflow around it failed too."""
+        """Follows the node's edge for failures; without one, the subflow around it fails too."""
         node = visit.path
         self.size = None  # what a failure writes is not refused: the next value is measured with it
         while True:

@@ -358,7 +358,7 @@ def shaped(call: ChildCall, declared: Declared | None) -> Any:
 
 
 def _held(run: Claimed) -> int | None:
-    """Bytes of the values in a run's memory, at most: they are there as they were encoded."""
+    """How many bytes the values in a run's memory have at most; it holds them as encoded."""
     return None if run.journal is None else weight(run.journal) + weight(run.bulk)
 
 

@@ -76,7 +76,7 @@ def start_of(payload: str) -> Start:
 
 
 def place_of(child: Task) -> CallPlace | None:
-    """None: not the call of a service."""
+    """None if this child is not the call of a service."""
     if child.journal is None or child.profile != NODE or child.type == QUESTION:
         return None
     return _decode_place(child.journal)

@@ -74,7 +74,7 @@ class AuditTrail(Collector):
         return self._written <= MOST_A_DAY
 
     def refuse(self, reason: str, key: str | None) -> None:
-        """Counted each time, in the log at most once a second for each reason."""
+        """Counts every refusal, and logs at most one a second for each reason."""
         self.refused[reason] += 1
         now, count = self._clock.now(), self.refused[reason]
         last, before = self._reported.get(reason, (-REPORT_MS, 0))

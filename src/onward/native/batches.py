@@ -211,7 +211,7 @@ class BatchExecutor:
         return await self._ended(task, states)
 
     def cancel(self, task: Claimed) -> None:
-        """It takes no time; and what waits is canceled in the ledger."""
+        """Nothing to stop: it runs for a moment, and one that waits is canceled in the ledger."""
 
     def _heard(self, task: Claimed) -> Memory:
         """From the first of its claims on."""

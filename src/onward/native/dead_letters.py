@@ -23,7 +23,7 @@ from onward.native.masking import Masking
 from onward.native.slow_reads import SlowReads
 from onward.native.submission import Replacements, Submissions
 from onward.native.views import raw, task_view
-from onward.wire.base import Page
+from onward.wire.base import Page, RefusedTask
 from onward.wire.dead_letters import (
     Abandon,
     Abandoned,
@@ -31,7 +31,6 @@ from onward.wire.dead_letters import (
     DeadLetterFilter,
     DeadLetterQuery,
     Mended,
-    Refusal,
     Replay,
     Replayed,
     ReplayQuery,
@@ -206,7 +205,7 @@ class _Groups:
 
     @property
     def bytes(self) -> int:
-        """Of the samples, which are all that is kept of payloads and results."""
+        """The size of the samples: nothing else of payloads and results is kept."""
         return sum(group.sample_bytes for group in self._groups.values())
 
     def add(self, tasks: Sequence[Task]) -> None:
@@ -297,7 +296,7 @@ class _Chosen:
         named = islice(every.items(), MOST_REFUSED)
         return {
             "matched": len(self.ids) + len(self._refused),
-            "refused": tuple(Refusal(id=id, reason=reason) for id, reason in named),
+            "refused": tuple(RefusedTask(id=id, reason=reason) for id, reason in named),
             "refused_count": len(every),
         }
 

@@ -17,7 +17,8 @@ from onward.core.outcome import Canceled, Failed, Outcome, Released, Succeeded
 from onward.core.policy import Overrides
 from onward.core.task import FINAL, Claimed, State, Task, TaskId, encode
 from onward.faults import Fault
-from onward.wire.operations import OperationFilter, Refused, Verb
+from onward.wire.base import RefusedTask
+from onward.wire.operations import OperationFilter, Verb
 
 QUEUE, TYPE = "onward:operations", "onward:operation"
 SLOTS = 2
@@ -51,7 +52,7 @@ class OperationProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 
     done: int = 0
     failed: int = 0
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusedTask, ...] = ()
     progress: float = 0.0
 
     @property
@@ -59,7 +60,7 @@ class OperationProgress(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.done + self.failed
 
     def after(self, many: int, refused: Mapping[TaskId, str], matched: int) -> OperationProgress:
-        named = [Refused(id=id, reason=reason) for id, reason in refused.items()]
+        named = [RefusedTask(id=id, reason=reason) for id, reason in refused.items()]
         return OperationProgress(
             self.done + many - len(refused),
             self.failed + len(refused),

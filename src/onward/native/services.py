@@ -86,7 +86,7 @@ class Services:
             )
 
     async def _expect(self, services: Sequence[Declared]) -> None:
-        """Invalid: what is asked for is not to be had here, and would be missing in silence."""
+        """Raises Invalid for what this server cannot do: it would be left undone, unnoticed."""
         if not self._encrypts and any(service.encrypt for service in services):
             raise Invalid(
                 "this server has no keys to encrypt with",

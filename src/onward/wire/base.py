@@ -71,6 +71,13 @@ class Query(Wire, frozen=True):
     """The parameters of a path; a field that is a list may be given several times."""
 
 
+class RefusedTask(Wire, frozen=True):
+    """One of many tasks that a request was about, and why it was left as it was."""
+
+    id: str
+    reason: str
+
+
 class Page(Wire, Generic[T], frozen=True):
     """A part of a list; `next` is the cursor of the part after it."""
 

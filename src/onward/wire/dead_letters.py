@@ -7,7 +7,18 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from onward.wire.base import Body, Cursor, Instant, Limit, Masked, Name, Query, Text, Wire
+from onward.wire.base import (
+    Body,
+    Cursor,
+    Instant,
+    Limit,
+    Masked,
+    Name,
+    Query,
+    RefusedTask,
+    Text,
+    Wire,
+)
 from onward.wire.tasks import TaskView
 
 
@@ -77,16 +88,11 @@ class ReplayQuery(Query, frozen=True):
     masked: Masked = False
 
 
-class Refusal(Wire, frozen=True):
-    id: str
-    reason: str
-
-
 class Bulk(Wire, frozen=True):
     """What came of a request about many dead letters."""
 
     matched: int
-    refused: tuple[Refusal, ...]  # the first 10,000
+    refused: tuple[RefusedTask, ...]  # the first 10,000
     refused_count: int
 
 

@@ -14,6 +14,7 @@ from onward.wire.base import (
     Limit,
     Number,
     Query,
+    RefusedTask,
     State,
     Wire,
 )
@@ -56,11 +57,6 @@ class Operate(Body, frozen=True):
             raise ValueError("give a filter or ids, and not both")
 
 
-class Refused(Wire, frozen=True):
-    id: str
-    reason: str
-
-
 class OperationView(Wire, frozen=True):
     """Without an id it was a dry run."""
 
@@ -75,7 +71,7 @@ class OperationView(Wire, frozen=True):
     owner: str | UnsetType | None = UNSET
     filter: OperationFilter | UnsetType = UNSET  # none: its tasks were named
     rate: float | UnsetType = UNSET  # none: as fast as it can
-    refused: tuple[Refused, ...] = ()  # the first few of those that failed, and why
+    refused: tuple[RefusedTask, ...] = ()  # the first few of those that failed, and why
 
     @property
     def over(self) -> bool:

@@ -101,7 +101,7 @@ class Breakers:
         self.opened: dict[str, int] = {}  # how often, by queue, as seen from here
 
     def readings(self) -> Mapping[str, BreakerReading]:
-        """By queue; a service without one is well."""
+        """By queue. A service that has none here is well."""
         return self._readings
 
     def shut(self, queue: str) -> BreakerReading | None:

@@ -127,7 +127,7 @@ class AgentStreams:
                 log.debug("Event published", stream=stream, event_id=id)
 
     async def _answered(self, events: Sequence[Event]) -> set[tuple[TaskId, int]]:
-        """Ends that services wrote themselves: a note of it stands right before the end."""
+        """The ends that services wrote themselves: each has a note of that right before it."""
         found = {(event.task, event.n) for event in events if event.type == ANSWERED}
         first = events[0]
         if first.type in FINAL_EVENTS:  # its note may have been the last of the batch before

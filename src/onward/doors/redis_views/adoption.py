@@ -61,7 +61,7 @@ class Adoption:
         return [list_of(type_, lane) for type_ in named for lane in Lane]
 
     async def adopt(self, foreign: Sequence[Foreign]) -> bool:
-        """Whether any was seen to: then there may be more behind them."""
+        """Returns whether any was dealt with: then there may be more behind them."""
         ids = [one.raw.decode(errors="replace") for one in foreign]
         hashes = await self._writer.hashes([one.raw for one in foreign])
         known = await call_in_halves(self._dispatcher.backend.tasks.get, ids)
@@ -75,7 +75,7 @@ class Adoption:
     async def _adopt(
         self, one: Foreign, id: str, known: Task | Exception | None, fields: Mapping[str, str]
     ) -> bool:
-        """Whether it is seen to."""
+        """Whether it is dealt with."""
         try:
             if isinstance(known, Unreadable):
                 _set_aside(one, known.code)

@@ -128,7 +128,7 @@ def word(task: Task) -> str:
 
 
 class TaskDetails:
-    """Tasks as this door tells of them. One that never failed costs no reading of its log."""
+    """Tasks in this door's form. The log is read only for those that have failed."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._store = dispatcher.backend.tasks

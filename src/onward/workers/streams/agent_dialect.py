@@ -45,7 +45,7 @@ from onward.workers.streams.dialects import (
 DAY_MS = 24 * 3_600_000
 LONGEST_SESSION = 128
 LONGEST_TIMEOUT_S = 10 * 365 * 24 * 3600
-USUAL_TIMEOUT_S = 300  # where none is set: a number for its readers, which ends and tells nothing
+USUAL_TIMEOUT_S = 300  # where none is set: a figure for readers of the stream; it ends no task
 ANSWERED = "task.answered"
 
 OWN_GROUP, AGENTS_GROUP = "onward", "agent-group"
