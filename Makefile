@@ -72,7 +72,7 @@ servers: ## see to the servers that the tests start by themselves
 	@$(call UNPACK,nginx,nginx,tests behind a proxy)
 	@$(call UNPACK,prometheus,promtool,tests of the alert rules)
 
-page-tools: ## see to what tests of the page and of the TypeScript worker need: a browser, Node's packages
+page-tools: | servers ## see to what tests of the page and of the TypeScript worker need: a browser, Node's packages
 	@command -v chromium-headless-shell >/dev/null || [ "$$(id -u)" != 0 ] || \
 		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium-headless-shell; } || \
 		command -v chromium >/dev/null || apt-get -qq install -y --no-install-recommends chromium || true
@@ -84,7 +84,9 @@ page-tools: ## see to what tests of the page and of the TypeScript worker need: 
 	elif [ ! clients/typescript/node_modules/.package-lock.json -nt clients/typescript/package-lock.json ]; then \
 		(cd clients/typescript && npm ci --silent) || echo "tests of the TypeScript worker are left out (Node 20.19 or later)"; fi
 
-test: $(STAMP) servers page-tools lint type ## lint, types and the whole test suite
+# mypy has one thread: meanwhile the other core installs what is missing.
+test: $(STAMP) ## lint, types and the whole test suite
+	@$(MAKE) -j2 -O --no-print-directory lint type page-tools
 	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 test-fast: $(STAMP) ## only the tests that need no processes of their own
