@@ -34,7 +34,6 @@ TRIES = 20
 CLOSED = "*"  # the document that says: here a key is needed, also when all are gone
 PREFIX = "onward"
 ADMIN = "admin"  # id and name of the key that is set by ONWARD_ADMIN_KEY
-SHORTEST_ADMIN_KEY = 32
 WORK = f"{Scope.WORK}:"
 EVERY_S = 1.0
 KNOWN = frozenset(Scope)  # a newer version may have more
