@@ -109,7 +109,7 @@ class Application:
                 *flow_workers.routes(flow_workers.Registration(onward.registry)),
                 *flow_centre.routes(centre),
                 *_operator_routes(onward, requests),
-                *page.build().routes,
+                *page.routes(),
             ]
         )
         check_routes(self.web.router.routes)

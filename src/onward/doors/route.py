@@ -162,15 +162,16 @@ class _Unreadable(Exception):
 
 
 @cache  # a use case may have several paths, and a process several applications
-def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
-    return get_type_hints(function, include_extras=True)
+def _declared(function: Callable[..., Any]) -> tuple[Mapping[str, Any], list[inspect.Parameter]]:
+    hints = get_type_hints(function, include_extras=True)
+    return hints, list(inspect.signature(function).parameters.values())
 
 
 class _Signature:
     def __init__(self, path: str, use_case: UseCase, accepts: Any) -> None:
-        hints = _hints(getattr(use_case, "__func__", use_case))
+        function = getattr(use_case, "__func__", use_case)
+        hints, parameters = _declared(function)
         self.returns = hints["return"]
-        parameters = list(inspect.signature(use_case).parameters.values())[1:]  # after the caller
         self.in_path = re.findall(r"{(\w+)", path)
         self._path = {name: hints[name] for name in self.in_path}
         self._query: tuple[str, type[Query]] | None = None
@@ -178,7 +179,7 @@ class _Signature:
         self._accepts = accepts
         self.headers: dict[str, Any] = {}
         self._required = False
-        for parameter in parameters:
+        for parameter in parameters[1 if function is use_case else 2 :]:  # after self, the caller
             if parameter.name in self._path or parameter.kind is parameter.KEYWORD_ONLY:
                 continue
             kind = _without_none(hints[parameter.name])

@@ -9,15 +9,15 @@ from __future__ import annotations
 import gzip
 import hashlib
 import mimetypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 import msgspec
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
 
 POLICY = {
     "content-security-policy": (
@@ -41,23 +41,20 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     immutable: bool
 
 
-def build() -> APIRouter:
-    router = APIRouter(include_in_schema=False)
+def routes() -> Sequence[Route]:
     found = _files()
 
-    @router.get("/")
-    async def home() -> Response:
+    async def home(_: Request) -> Response:
         return RedirectResponse("/ui")
 
-    @router.get("/ui")
-    @router.get("/ui/{path:path}")
-    async def serve(request: Request, path: str = "") -> Response:
+    async def serve(request: Request) -> Response:
+        path = request.path_params.get("path", "")
         file = found.get(path)
         if file is None and path.startswith("assets/"):
             return Response("no such file", 404, media_type="text/plain")
         return _answer(request, file or found[INDEX])
 
-    return router
+    return [Route("/", home), Route("/ui", serve), Route("/ui/{path:path}", serve)]
 
 
 @cache  # they come with the package, and compressing them takes a while
