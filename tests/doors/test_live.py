@@ -67,6 +67,16 @@ async def test_a_page_gets_a_snapshot_and_then_what_changes(app: App, live: Live
         assert change["queues"] == {"report": {"queued": 1}}
 
 
+async def test_operations_under_way_are_counted(app: App, live: Live) -> None:
+    await app.post("/api/v2/tasks", {"type": "nobody-does-this"})
+    filter = {"type": "nobody-does-this"}
+    await app.post("/api/v2/tasks/cancel", {"filter": filter, "rate": 0.01})
+    page = Page(live)
+    async with page.closing():
+        _, snapshot = await page.hear()
+    assert snapshot["operations"] == 1
+
+
 async def test_nothing_new_is_not_told(app: App, live: Live) -> None:
     page = Page(live)
     async with page.closing():

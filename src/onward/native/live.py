@@ -20,6 +20,7 @@ from onward.core.dispatch import Dispatcher
 from onward.core.task import FINAL, Lane, State, TaskId
 from onward.native.caller import Caller, Scope, needs
 from onward.native.history import STEP_MS, History
+from onward.native.operation_work import QUEUE as OPERATIONS
 from onward.native.places import Feed, Places
 from onward.wire.live import (
     Change,
@@ -192,6 +193,7 @@ class Live:
             breakers=msgspec.convert(breakers, dict[str, BreakerView], from_attributes=True),
             paused=tuple(sorted(pressure.pauses.paused())),
             approvals=await self._open_approvals() if states[State.WAITING] else 0,
+            operations=_under_way(queues.get(OPERATIONS, {})),
         )
 
     async def _open_approvals(self) -> int:
@@ -211,7 +213,8 @@ def _alike(point: Point, other: Point | None) -> bool:
 
 
 def fullest(queues: Mapping[str, Mapping[str, int]]) -> Sequence[str]:
-    def live(queue: str) -> int:
-        return sum(count for state, count in queues[queue].items() if state not in FINAL)
+    return sorted(queues, key=lambda queue: (-_under_way(queues[queue]), queue))[:QUEUES]
 
-    return sorted(queues, key=lambda queue: (-live(queue), queue))[:QUEUES]
+
+def _under_way(counts: Mapping[str, int]) -> int:
+    return sum(count for state, count in counts.items() if state not in FINAL)

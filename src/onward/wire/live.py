@@ -47,6 +47,7 @@ class LiveState(Wire, frozen=True):
     breakers: Mapping[str, BreakerView]
     paused: tuple[str, ...]
     approvals: int  # open ones, counted up to a thousand
+    operations: int  # under way
 
 
 EnvironmentColor = Literal["blue", "green", "amber", "red", "purple", "gray"]
