@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 WEB = ROOT / "web"
 BUILT = ROOT / "src" / "onward" / "doors" / "page" / "static"
+
+FIRST_SCREEN = 200_000  # bytes, compressed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 
@@ -37,6 +41,27 @@ def test_the_sources_pass_types_lint_and_format() -> None:
 
 def test_the_units_of_the_page() -> None:
     _run("npm", "test", "--silent")
+
+
+def test_the_first_screen_is_small() -> None:
+    """What a browser fetches to show the Overview: the page, and what it names and imports."""
+    assets = BUILT / "assets"
+    seen: set[Path] = set()
+    left = [BUILT / "index.html", next(assets.glob("Overview-*.js"))]
+    while left:
+        file = left.pop()
+        if file in seen:
+            continue
+        seen.add(file)
+        if file.suffix == ".woff2":
+            continue
+        text = file.read_text()
+        named = re.findall(r"/assets/([\w.-]+)", text) if file.suffix != ".js" else []
+        named += re.findall(r"""(?:from|import)\s*["']\./([\w.-]+)["']""", text)
+        left += [assets / name for name in named if (assets / name).exists()]
+    assert len(seen) > 5
+    size = sum(len(gzip.compress(file.read_bytes(), 9)) for file in seen)
+    assert size <= FIRST_SCREEN, sorted(file.name for file in seen)
 
 
 def _run(*command: str) -> None:

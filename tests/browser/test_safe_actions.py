@@ -92,25 +92,43 @@ def test_a_mistyped_filter_shows_nothing_and_offers_nothing(site: Site) -> None:
 def test_an_action_on_many_is_seen_and_stopped_from_every_page(site: Site) -> None:
     for n in range(40):
         site.submit("heap", {"n": n})
-    held: list[Route] = []
-    with site.page("/tasks?q=type%3Aheap") as page:
-        page.route(re.compile("/cancel$"), lambda route: held.append(route))
+    with site.page("/queues") as other, site.page("/tasks?q=type%3Aheap") as page:
         page.get_by_role("checkbox", name="Select all loaded tasks").check()
         page.get_by_role("button", name="Cancel", exact=True).click()
-        page.get_by_role("dialog").get_by_role("button", name="Cancel 40 tasks").click()
-        bar = page.get_by_role("status", name="Action on many tasks")
-        expect(bar).to_contain_text("0 of 40 canceled")
-        page.get_by_role("link", name="Queues").click()
-        expect(page.get_by_role("heading", name="Queues")).to_be_visible()
-        expect(bar).to_contain_text("0 of 40 canceled")
+        question = page.get_by_role("dialog", name="Cancel 40 tasks?")
+        question.get_by_label("Rate limit per second").fill("0.5")
+        expect(question).to_contain_text("The last one follows after 78 s")
+        question.get_by_role("button", name="Cancel 40 tasks").click()
+        name = "Action on many tasks"
+        expect(page.get_by_role("status", name=name)).to_contain_text("1 of 40 canceled")
+        page.close()  # the server goes on without the page that began it
+        bar = other.get_by_role("status", name=name)
+        expect(bar).to_contain_text("of 40 canceled")
         bar.get_by_role("button", name="Stop").click()
-        for route in held:
-            route.continue_()
         expect(bar).to_contain_text("stopped")
-        assert len(held) == 5
+        bar.get_by_role("link", name="All operations").click()
+        row = other.get_by_role("region", name="Operations").get_by_role("row").last
+        expect(row).to_contain_text("40 named tasks")
+        expect(row).to_contain_text("0.5 per second")
         bar.get_by_role("button", name="Done").click()
         expect(bar).to_have_count(0)
-    assert len(site.get("/api/v2/tasks?state=queued")["items"]) == 35
+        (operation,) = site.get("/api/v2/operations")["items"]
+    assert 0 < operation["done"] < 40
+    left = site.get("/api/v2/tasks?state=queued&type=heap")["items"]
+    assert len(left) == 40 - operation["done"]
+
+
+def test_what_was_refused_of_many_is_told(site: Site) -> None:
+    for n in range(2):
+        site.submit("nobody-does-this", {"n": n})
+    site.post("/api/v2/tasks/retry", {"filter": {"type": "nobody-does-this"}})  # they still wait
+    with site.page("/operations") as page:
+        row = page.get_by_role("region", name="Operations").get_by_role("row").last
+        expect(row).to_contain_text("0 of 2 retried, 2 refused")
+        row.get_by_text("Why some were refused").click()
+        expect(row.locator(".flaws li")).to_have_count(2)
+        row.get_by_role("link", name="type:nobody-does-this").click()
+        expect(page.locator(".virtual .list-row")).to_have_count(2)
 
 
 def test_an_approval_stays_under_the_pointer_and_is_taken_back(site: Site) -> None:

@@ -18,7 +18,7 @@ def test_what_may_be_meant_is_offered(site: Site) -> None:
         box = page.get_by_role("searchbox")
         box.click()
         offered = page.get_by_role("listbox", name="Suggestions")
-        expect(offered.get_by_role("option")).to_have_count(4)
+        expect(offered.get_by_role("option")).to_have_count(7)
         page.keyboard.type("ty")
         page.keyboard.press("ArrowDown")
         page.keyboard.press("Enter")

@@ -5,7 +5,7 @@ import { createRoot } from "react-dom/client";
 import { whenLoggedOut } from "./api/client";
 import { queries } from "./api/data";
 import { startLive, useLive } from "./api/live";
-import { Empty } from "./components/basics";
+import { Empty, Head } from "./components/basics";
 import { Layout } from "./components/layout";
 import { PAGES } from "./pages";
 import { go, href, Link, match, startRoutes, to, usePlace } from "./routes";
@@ -38,7 +38,8 @@ function App(): ReactNode {
   }
   return (
     <Layout title="Not found">
-      <Empty icon="search" title="Page not found">
+      <Head title="Page not found" />
+      <Empty icon="search" title="There is nothing at this address">
         <Link to="/">Back to the overview</Link>
       </Empty>
     </Layout>

@@ -101,6 +101,12 @@ export const PAGES: readonly Page[] = [
     },
   },
   {
+    path: "/operations",
+    title: "Operations",
+    ...view(() => import("./views/Operations")),
+    nav: { icon: "check", key: "b", group: "act", count: ({ now }) => counted(now?.operations) },
+  },
+  {
     path: "/schedules",
     title: "Schedules",
     ...view(() => import("./views/Schedules")),

@@ -72,13 +72,14 @@ export function useData<T>(
   });
 }
 
-/** What the server returns for a text that is still being typed, asked once the typing pauses. null: nothing to ask. */
+/** What the server returns for a text that is still being typed, asked once the typing pauses. null: nothing to ask.
+ * `stale`: it is about the text before; shown it may be, acted upon not. */
 export function useTyped<T>(
   name: string,
   text: string | null,
   pauseMs: number,
   read: (text: string, signal: AbortSignal) => Promise<T>,
-): T | undefined {
+): { data: T | undefined; stale: boolean } {
   const found = useQuery<T>({
     queryKey: [name, text],
     queryFn: async ({ signal }) => {
@@ -90,7 +91,7 @@ export function useTyped<T>(
     placeholderData: keepPreviousData,
     retry: false,
   });
-  return found.data;
+  return { data: found.data, stale: found.isPlaceholderData };
 }
 
 /** Only news of this task. */
@@ -114,10 +115,17 @@ export function useAction<In = void, Out = unknown>(
     done,
     after,
     quiet = false,
-  }: { done?: string | ((out: Out) => string); after?: (out: Out) => void; quiet?: boolean } = {},
+    inTurn,
+  }: {
+    done?: string | ((out: Out) => string);
+    after?: (out: Out) => void;
+    quiet?: boolean;
+    inTurn?: string; // one after the other: of two under way at once the older might be written last
+  } = {},
 ): Action<In, Out> {
   const action = useMutation<Out, Error, In>({
     mutationFn: work,
+    ...(inTurn !== undefined && { scope: { id: inTurn } }),
     onSuccess: (out) => {
       if (done) say(typeof done === "function" ? done(out) : done);
       refresh();

@@ -24,6 +24,7 @@ const KEPT = 180;
 let view: LiveView = { status: "connecting", now: null, points: [], environment: null, restarted: 0 };
 let source: EventSource | null = null;
 let retry = 0;
+let turn = 0; // of connections: an answer about an earlier one is no news
 let timer: number | undefined;
 let watchdog: number | undefined;
 let hiding: number | undefined;
@@ -37,6 +38,7 @@ function show(part: Partial<LiveView>): void {
 }
 
 function disconnect(): void {
+  turn += 1;
   source?.close();
   source = null;
   clearTimeout(timer);
@@ -85,15 +87,18 @@ function connect(): void {
 
 /** The browser does not tell the status. Asked for once more, 401 leads to the log-in; 403: this key may not listen. */
 async function whyRefused(): Promise<void> {
+  const before = turn;
   try {
     const control = new AbortController();
     const answer = await probe("/api/v2/live", control.signal);
     control.abort();
+    if (turn !== before) return; // paused, or connected again, while it was asked
     if (answer === 401) return;
     if (answer === 403) return show({ status: "refused" });
   } catch {
     // not reached: tried again like a connection that was lost
   }
+  if (turn !== before) return;
   show({ status: "gone" });
   timer = window.setTimeout(connect, RETRY_MS[Math.min(retry++, RETRY_MS.length - 1)]);
 }

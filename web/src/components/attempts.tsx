@@ -12,13 +12,17 @@ export function Attempts({ life, lines }: { life: readonly Stretch[]; lines: rea
   const now = useNow();
   const runs = life.filter((one) => one.attempt !== null);
   return (
-    <Table label="Attempts" columns={["Attempt", "Outcome", "Worker", num("Started", true), num("Duration")]}>
+    <Table
+      label="Attempts"
+      className="cards"
+      columns={["Attempt", "Outcome", "Worker", num("Started", true), num("Duration")]}
+    >
       {runs
         .map((one, index) => ({ one, before: runs[index - 1] }))
         .reverse()
         .map(({ one, before }) => (
           <tr key={`${one.generation}.${one.from}`}>
-            <td>
+            <td data-label="attempt">
               {one.attempt}
               {one.generation > 1 && <span className="faint"> (retry {one.generation - 1})</span>}
             </td>
@@ -33,9 +37,13 @@ export function Attempts({ life, lines }: { life: readonly Stretch[]; lines: rea
               <Traceback lines={linesOf(lines, one, runs)} attempt={one.attempt!} />
               {before && one.to !== null && <Differences before={before} after={one} />}
             </td>
-            <td className="mono">{one.worker}</td>
+            <td className="mono" data-label="worker">
+              {one.worker}
+            </td>
             <td className="num wide-only">{clock(one.from)}</td>
-            <td className="num">{span((one.to ?? now) - one.from)}</td>
+            <td className="num" data-label="duration">
+              {span((one.to ?? now) - one.from)}
+            </td>
           </tr>
         ))}
     </Table>

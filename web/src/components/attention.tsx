@@ -20,7 +20,7 @@ const RULES: Record<AttentionItem["rule"], readonly [tone: Tone, icon: IconName,
 const EVERY_MS = 15_000;
 
 export function Attention({ now }: { now: Change }): ReactNode {
-  const time = useNow();
+  const time = useNow(5_000);
   // Read again when another queue is concerned and, because some rules go by the clock, now and then; not at every task.
   const shut = Object.entries(now.breakers).map(([queue, { state }]) => [queue, state]);
   const held = Object.entries(now.queues).map(([queue, { queued, dead }]) => [queue, !!queued, dead]);

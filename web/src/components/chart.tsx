@@ -25,6 +25,7 @@ function placeOf({ clientX, currentTarget }: MouseEvent): number {
   return (clientX - box.left) / box.width;
 }
 
+const HOUR_MS = 3_600_000;
 const W = 600;
 const H = 140;
 
@@ -45,7 +46,7 @@ export function Chart({
   log?: boolean; // for values of which one is a thousand times the other
   pick?: (from: number, until: number) => void; // a step was clicked
 }): ReactNode {
-  const now = useNow();
+  const now = useNow(range ? 30_000 : 1_000); // what does not follow the clock is not drawn anew each second
   const [at, setAt] = useState<number | null>(null);
   const name = useId();
   const { from, to } = edges(points, now, range);
@@ -54,11 +55,12 @@ export function Chart({
   const scaled = (value: number): number => (log ? Math.log1p(value) : value);
   const x = (when: number): number => W - ((to - when) / (to - from)) * W;
   const y = (value: number): number => H - (scaled(value) / scaled(top)) * (H - 8);
-  const middle = log ? Math.expm1(Math.log1p(top) / 2) : top / 2;
+  const middle = log ? 10 ** Math.round(Math.log10(top) / 2) : top / 2;
   const held = at === null ? null : nearest(shown, from + at * (to - from));
   const last = shown.findLast((point) => lines.some((line) => point[line.key] != null));
   const reading = held ?? last;
-  const when = (instant: number): string => (to - from > 3_600_000 ? minute(instant) : clock(instant));
+  const when = (instant: number): string =>
+    to - from > 12 * HOUR_MS ? minute(instant) : clock(instant).slice(0, to - from > HOUR_MS / 3 ? 5 : 8);
   return (
     <figure className="chart" aria-labelledby={name}>
       <figcaption id={name}>
@@ -112,7 +114,7 @@ export function Chart({
         </svg>
         <span className="axis-top">{show(top)}</span>
         <span className="axis-middle" style={{ top: `${(y(middle) / H) * 100}%` }}>
-          {show(middle)}
+          {show(middle) !== show(top) && show(middle)}
         </span>
         <span className="axis-left">{range ? when(from) : ago(from, now)}</span>
         <span className="axis-center">{held ? when(held.at) : range ? when((from + to) / 2) : ""}</span>

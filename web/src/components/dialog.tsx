@@ -1,5 +1,5 @@
 // The browser's own dialog: it keeps the focus inside and Escape closes it.
-import { useEffect, useRef, useState } from "react";
+import { useEffect, useLayoutEffect, useRef, useState } from "react";
 import type { ReactNode } from "react";
 import { Icon } from "./icon";
 import { Toasts } from "./toasts";
@@ -30,7 +30,8 @@ export function Dialog({
 }): ReactNode {
   const box = useRef<HTMLDialogElement>(null);
   const settled = useSettled();
-  useEffect(() => {
+  // Before it is painted: letters typed in between would go to the page under it.
+  useLayoutEffect(() => {
     box.current?.showModal();
     box.current?.querySelector<HTMLElement>("input, textarea, select, [data-focus]")?.focus(); // not the button that closes it
   }, []);

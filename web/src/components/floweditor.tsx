@@ -62,7 +62,7 @@ export function FlowEditor({
   const broken = faultOf(text);
   const read = useMemo(() => (broken === null ? parse(text) : null), [text, broken]);
   const nodes = useMemo(() => outlineOf(read), [read]);
-  const checked = useTyped("check", broken === null ? text : null, PAUSE_MS, (written) =>
+  const { data: checked, stale } = useTyped("check", broken === null ? text : null, PAUSE_MS, (written) =>
     post<Validated>("/api/v2/flows/validate", { definition: parse(written) }),
   );
   const publish = useAction(
@@ -115,7 +115,7 @@ export function FlowEditor({
           needs="operate"
           type="submit"
           className={`primary ${unchanged ? "" : "push"}`}
-          disabled={broken !== null || faults.length > 0 || unchanged || (!flow && !name)}
+          disabled={broken !== null || stale || faults.length > 0 || unchanged || (!flow && !name)}
         >
           <Icon name="check" /> Review and publish
         </Act>

@@ -12,7 +12,7 @@ import { PAGES } from "../pages";
 import { go, Link, usePlace } from "../routes";
 import { Skeleton } from "./basics";
 import { Brand } from "./brand";
-import { BulkBar } from "./bulk";
+import { BulkBars } from "./bulk";
 import { Icon } from "./icon";
 import { Help, Palette } from "./palette";
 import { say, Toasts } from "./toasts";
@@ -79,7 +79,7 @@ export function Layout({ children, title }: { children: ReactNode; title: string
       <main id="main" ref={main} tabIndex={-1}>
         <Gone />
         <Suspense fallback={<Skeleton rows={6} />}>{children}</Suspense>
-        <BulkBar />
+        <BulkBars />
       </main>
       {asking === "palette" && <Palette onClose={() => setAsking(null)} />}
       {asking === "help" && <Help onClose={() => setAsking(null)} />}

@@ -71,19 +71,18 @@ const FIXED: readonly Choice[] = [
 
 export function Palette({ onClose }: { onClose: () => void }): ReactNode {
   const [text, setText] = useState("");
-  const [at, setAt] = useState(0);
+  const [at, setAt] = useState(""); // by name: what comes in later must not slip under the key
   const wanted = text.trim().toLowerCase();
   const asked = wanted.length < 3 ? null : wanted;
   const found = useTyped("palette", asked, PAUSE_MS, (q, signal) =>
     get<Page<Task>>(url("/api/v2/tasks", { q, limit: 6, brief: true }), signal),
   );
-  const tasks = asked === null ? [] : (found?.items ?? []);
+  const tasks = asked === null || found.stale ? [] : (found.data?.items ?? []);
   const fits = (choice: Choice): boolean => choice.name.toLowerCase().includes(wanted);
   const named = useNamed();
   const choices: Choice[] = [
     ...FIXED.filter(fits),
     ...(wanted ? named.filter(fits).slice(0, NAMED) : []),
-    ...tasks.map((task) => ({ name: `${task.type}  ${task.id}`, task, act: () => go(`/tasks/${task.id}`) })),
     ...(wanted
       ? [
           {
@@ -94,8 +93,12 @@ export function Palette({ onClose }: { onClose: () => void }): ReactNode {
           { name: `Session “${text.trim()}”`, icon: "people" as const, act: () => go(sessionAt(text.trim())) },
         ]
       : []),
+    ...tasks.map((task) => ({ name: `${task.type}  ${task.id}`, task, act: () => go(`/tasks/${task.id}`) })),
   ];
-  const row = Math.min(at, choices.length - 1);
+  const row = Math.max(
+    0,
+    choices.findIndex((choice) => choice.name === at),
+  );
   const choose = (choice: Choice | undefined): void => {
     if (!choice) return;
     onClose();
@@ -113,11 +116,11 @@ export function Palette({ onClose }: { onClose: () => void }): ReactNode {
         value={text}
         onChange={(event) => {
           setText(event.target.value);
-          setAt(0);
+          setAt("");
         }}
         onKeyDown={(event) => {
-          if (event.key === "ArrowDown") setAt(Math.min(row + 1, choices.length - 1));
-          else if (event.key === "ArrowUp") setAt(Math.max(row - 1, 0));
+          if (event.key === "ArrowDown") setAt(choices[Math.min(row + 1, choices.length - 1)]?.name ?? "");
+          else if (event.key === "ArrowUp") setAt(choices[Math.max(row - 1, 0)]?.name ?? "");
           else if (event.key === "Enter") choose(choices[row]);
           else return;
           event.preventDefault();
@@ -131,7 +134,7 @@ export function Palette({ onClose }: { onClose: () => void }): ReactNode {
             role="option"
             aria-selected={index === row}
             onClick={() => choose(choice)}
-            onMouseMove={() => setAt(index)}
+            onMouseMove={() => setAt(choice.name)}
           >
             {choice.icon && <Icon name={choice.icon} />}
             <span className="grow clip">{choice.name}</span>

@@ -125,13 +125,7 @@ function OneField({
       ) : kind === "json" ? (
         <JsonField value={value} required={required} onChange={onChange} />
       ) : kind === "number" && (value === undefined || value === null || typeof value !== "string") ? (
-        <input
-          type="number"
-          step="any"
-          required={required}
-          value={value == null ? "" : JSON.stringify(value)}
-          onChange={(event) => onChange(event.target.value === "" ? undefined : parse(event.target.value))}
-        />
+        <NumberField value={value} required={required} onChange={onChange} />
       ) : (
         <input
           value={value == null ? "" : typeof value === "string" ? value : JSON.stringify(value)}
@@ -140,6 +134,34 @@ function OneField({
       )}
       {field.hint && <span className="faint small">{field.hint}</span>}
     </label>
+  );
+}
+
+/** Keeps the letters that were typed: on the way to 1.05 stands 1.0, and written back as 1 it would become 15. */
+function NumberField({
+  value,
+  required,
+  onChange,
+}: {
+  value: unknown;
+  required: boolean;
+  onChange: (value: unknown) => void;
+}): ReactNode {
+  const [typed, setTyped] = useState<{ text: string; means: string } | null>(null);
+  const now = value == null ? "" : JSON.stringify(value);
+  return (
+    <input
+      type="number"
+      step="any"
+      required={required}
+      value={typed?.means === now ? typed.text : now}
+      onChange={(event) => {
+        const text = event.target.value;
+        const next = text === "" ? undefined : faultOf(text) === null ? parse(text) : Number(text); // .5 is no JSON
+        setTyped({ text, means: next === undefined ? "" : JSON.stringify(next) });
+        onChange(next);
+      }}
+    />
   );
 }
 

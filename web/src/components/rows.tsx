@@ -1,6 +1,6 @@
 // The rows of a list of any length: only those on screen are drawn, and more are fetched before they are reached.
 import { useWindowVirtualizer } from "@tanstack/react-virtual";
-import { useEffect, useRef, useState } from "react";
+import { useEffect, useMemo, useRef, useState } from "react";
 import type { CSSProperties, ReactNode } from "react";
 import { useRowKeys } from "../lib/keys";
 import type { List, Row } from "../lib/list";
@@ -61,7 +61,8 @@ export function Rows<T extends Row>({
     if (canMore && last > rows.length - AHEAD) more();
   }, [canMore, more, last, rows.length]);
   const acts = Object.entries(keys).map(([key, act]) => [key, (index: number) => act(rows[index]!)] as const);
-  const [at] = useRowKeys(rows.length, (index) => go(pageOf(rows[index]!)), Object.fromEntries(acts));
+  const ids = useMemo(() => rows.map((row) => row.id), [rows]);
+  const [at] = useRowKeys(ids, (index) => go(pageOf(rows[index]!)), Object.fromEntries(acts));
   useEffect(() => {
     if (at >= 0) virtual.scrollToIndex(at, { align: "auto" });
   }, [at, virtual]);

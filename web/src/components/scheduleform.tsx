@@ -257,7 +257,7 @@ const PAUSE_MS = 300; // after the last key
 /** When it would run, before anything is saved. */
 function NextTimes({ draft }: { draft: ScheduleDraft }): ReactNode {
   const asked = JSON.stringify(timesOf(draft));
-  const found = useTyped("schedule", asked, PAUSE_MS, (text) =>
+  const { data: found } = useTyped("schedule", asked, PAUSE_MS, (text) =>
     post<SchedulePreview>("/api/v2/schedules/preview", JSON.parse(text)),
   );
   if (!found) return null;

@@ -1,5 +1,5 @@
 // The search of tasks: what is written is the address; what may be meant is offered under it.
-import { useEffect, useRef, useState } from "react";
+import { useEffect, useEffectEvent, useRef, useState } from "react";
 import type { KeyboardEvent, ReactNode } from "react";
 import { flushSync } from "react-dom";
 import { seldom, useData } from "../api/data";
@@ -47,14 +47,16 @@ export function SearchBox({
     sent.current = ours < 0 ? [value] : sent.current.slice(ours);
     if (ours < 0) setText(value); // the address was changed elsewhere on the page
   }, [value]);
-  useEffect(() => {
+  const send = (): void => {
     if (text === sent.current.at(-1)) return;
-    const later = setTimeout(() => {
-      sent.current.push(text);
-      onChange(text);
-    }, TYPING_MS);
+    sent.current.push(text);
+    onChange(text);
+  };
+  const sendLate = useEffectEvent(send);
+  useEffect(() => {
+    const later = setTimeout(() => sendLate(), TYPING_MS);
     return () => clearTimeout(later);
-  }, [text, onChange]);
+  }, [text]);
   const known = useKnown(on);
   const { from, to, word } = wordAt(text, Math.min(caret, text.length));
   const offered = on ? suggestions(word, known) : [];
@@ -98,7 +100,11 @@ export function SearchBox({
         autoCapitalize="off"
         autoComplete="off"
         onFocus={() => setOn(true)}
-        onBlur={() => setOn(false)}
+        onBlur={() => {
+          setOn(false);
+          // What is clicked next goes by the address: it must not overwrite letters that have not got there yet.
+          send();
+        }}
         onSelect={(event) => setCaret(event.currentTarget.selectionStart ?? text.length)}
         onChange={(event) => {
           setText(event.target.value);
@@ -128,7 +134,7 @@ export function SearchBox({
       )}
       <span id="search-help" className={fault ? "fault" : "sr"}>
         {fault ??
-          "Fields: state:failed, -state:succeeded, type:report, queue:gpu, session:s1; any other text is searched in id, type, payload and error"}
+          "Fields: state:failed, -state:succeeded, type:report, queue:gpu, session:s1, tag:night, batch:ID, partition:p1; any other text is searched in id, type, payload and error"}
       </span>
     </div>
   );

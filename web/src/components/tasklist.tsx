@@ -3,11 +3,12 @@ import { useState } from "react";
 import type { ReactNode } from "react";
 import { useLive } from "../api/live";
 import type { Task } from "../api/types";
-import type { BulkAct } from "../lib/bulk";
 import { COLUMNS, sorted, totalOf } from "../lib/columns";
 import type { Sort } from "../lib/columns";
 import { useColumns } from "../lib/kept";
 import { older, useList } from "../lib/list";
+import { ACTS } from "../lib/operations";
+import type { BulkAct } from "../lib/operations";
 import { searchParams } from "../lib/search";
 import type { Search } from "../lib/search";
 import { number } from "../lib/time";
@@ -15,7 +16,7 @@ import { Link, useParam } from "../routes";
 import { may } from "../words";
 import { Act } from "./act";
 import { Ago, Badge, shortId, Took } from "./basics";
-import { BULK_ACTS, BulkQuestion } from "./bulk";
+import { BulkQuestion } from "./bulk";
 import { Icon } from "./icon";
 import { Cell, Rows } from "./rows";
 
@@ -55,7 +56,7 @@ export function TaskList({ search, empty }: { search: Search; empty: ReactNode }
       <Rows
         list={sortable && sort ? { ...list, rows: sorted(rows, sort) } : list}
         total={totalOf(search, now)}
-        columns={`40px 130px minmax(140px, 1fr) ${columns.map(({ width }) => width).join(" ")}`}
+        columns={`40px 142px minmax(140px, 1fr) ${columns.map(({ width }) => width).join(" ")}`}
         label="Tasks"
         what={["task", "tasks"]}
         kind="tasks"
@@ -213,6 +214,8 @@ function ColumnChoice({
   );
 }
 
+const BULK_ACTS: readonly BulkAct[] = ["cancel", "retry"];
+
 function SelectionBar({
   tasks,
   all,
@@ -234,14 +237,14 @@ function SelectionBar({
       <button type="button" disabled={!canAll || all} onClick={chooseAll}>
         Select all matching
       </button>
-      {(Object.keys(BULK_ACTS) as BulkAct[]).map((act) => (
+      {BULK_ACTS.map((act) => (
         <Act
           key={act}
           needs="operate"
           disabled={!all && !tasks.some((task) => may(task, act))}
           onClick={() => ask(act)}
         >
-          {BULK_ACTS[act].label}
+          {ACTS[act].label}
         </Act>
       ))}
       <button type="button" className="plain" aria-label="Clear the selection" onClick={clear}>

@@ -40,7 +40,8 @@ export function sorted(rows: readonly Task[], sort: Sort): readonly Task[] {
 
 /** How many tasks a search finds, where the live counts tell it. */
 export function totalOf(search: Search, now: Change | null): number | undefined {
-  if (!now || search.type || search.session || search.text) return undefined;
+  if (!now || search.type || search.session || search.tags.length || search.batch || search.partition || search.text)
+    return undefined;
   const counts = search.queue ? now.queues[search.queue] : now.states;
   if (!counts) return undefined;
   const states = search.states.length ? search.states : Object.keys(counts);

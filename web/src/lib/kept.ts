@@ -5,13 +5,15 @@ import { watched } from "./watched";
 export type Theme = "system" | "light" | "dark";
 
 const { tell, use } = watched();
-const unkept = new Map<string, string>(); // for a browser that keeps nothing
+const unkept = new Map<string, string>(); // for a browser that keeps nothing, or no more
 
 function read(key: string): string {
+  const typed = unkept.get(key); // newer than what is kept: a text that did not fit must not fall back to the one before
+  if (typed !== undefined) return typed;
   try {
     return localStorage.getItem(key) ?? "";
   } catch {
-    return unkept.get(key) ?? "";
+    return "";
   }
 }
 
@@ -19,6 +21,7 @@ function keep(key: string, value: string): void {
   try {
     if (value) localStorage.setItem(key, value);
     else localStorage.removeItem(key);
+    unkept.delete(key);
   } catch {
     unkept.set(key, value);
   }

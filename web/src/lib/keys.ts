@@ -3,6 +3,8 @@ import { useEffect, useEffectEvent, useState } from "react";
 
 type Keys = Record<string, (event: KeyboardEvent) => void>;
 
+const SECOND_MS = 1_000;
+
 let first = "";
 let firstAt = -Infinity;
 
@@ -18,7 +20,8 @@ export function useKeys(keys: Keys): void {
     if (event.defaultPrevented || event.altKey || (!mod && typing(event.target))) return;
     if (!mod && document.querySelector("dialog[open]")) return;
     const name = mod ? `mod+${event.key.toLowerCase()}` : event.key;
-    const second = firstAt > performance.now() - 1000 && name !== first;
+    // By when it was pressed: a busy page may be handed two keys long after each other.
+    const second = event.timeStamp - firstAt < SECOND_MS && name !== first;
     if (second) setTimeout(() => (firstAt = -Infinity)); // after every other listener has had this key
     const act = keys[second ? `${first} ${name}` : name];
     if (!act) return;
@@ -33,22 +36,25 @@ export function useKeys(keys: Keys): void {
 }
 
 /** Remembers "g", so that the next key may go somewhere. */
-export const goFirst = (): void => {
+export const goFirst = (event: KeyboardEvent): void => {
   first = "g";
-  firstAt = performance.now();
+  firstAt = event.timeStamp;
 };
 
-/** j and k through rows, Enter opens one. Returns the row that the keys are at; -1: none yet. */
+/** j and k through rows, Enter opens one. Returns the row that the keys are at; -1: none yet. They stay at the row that
+ * somebody chose: one that comes in above it must not be opened in its place. */
 export function useRowKeys(
-  count: number,
+  ids: readonly string[],
   open: (index: number) => void,
   more: Record<string, (index: number) => void> = {},
-): [number, (index: number) => void] {
-  const [at, setAt] = useState(-1);
-  const row = Math.min(at, count - 1);
+): [number] {
+  const [at, setAt] = useState({ id: "", index: -1 });
+  const found = ids.indexOf(at.id);
+  const row = found < 0 ? Math.min(at.index, ids.length - 1) : found;
+  const goTo = (index: number): void => setAt({ id: ids[index] ?? "", index });
   const acts: Keys = {
-    j: () => setAt(Math.min(row + 1, count - 1)),
-    k: () => setAt(Math.max(row - 1, 0)),
+    j: () => goTo(Math.min(row + 1, ids.length - 1)),
+    k: () => goTo(Math.max(row - 1, 0)),
   };
   if (row >= 0) {
     acts.Enter = (event) => {
@@ -58,5 +64,5 @@ export function useRowKeys(
     for (const [key, act] of Object.entries(more)) acts[key] = () => act(row);
   }
   useKeys(acts);
-  return [row, setAt];
+  return [row];
 }

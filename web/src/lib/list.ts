@@ -71,7 +71,7 @@ export function useList<T extends Row>(source: Source<T>): List<T> {
       const shown = await pagesAtRest<T>(client, key);
       if (!shown) return 0;
       const known = new Set(rowsOf(shown).map((row) => row.id));
-      const atTop = scrollY < TOP_PX;
+      const atTop = scrollY < TOP_PX && !isAimedAt();
       if (atTop) client.setQueryData(key, withHead(shown, head, source.below));
       const inHead = new Set(atTop ? head.items.map((row) => row.id) : []);
       const wanted = onScreen.current.filter((id) => !inHead.has(id)).slice(0, ON_SCREEN);
@@ -104,6 +104,11 @@ export function useList<T extends Row>(source: Source<T>): List<T> {
       onScreen.current = ids;
     }, []),
   };
+}
+
+/** Whether somebody is about to click a row: it must not move away under the pointer. */
+function isAimedAt(): boolean {
+  return matchMedia("(hover: hover)").matches && document.querySelector(".virtual:hover") !== null;
 }
 
 /** A page under way is added to the pages as they were when it was asked for: what is written meanwhile would be lost. */

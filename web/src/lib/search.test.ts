@@ -2,12 +2,17 @@ import { expect, test } from "vitest";
 import { formatSearch, parseSearch, searchParams, sessionAt, tasksAt } from "./search";
 
 test("fields are taken out of the text, in any order", () => {
-  const found = parseSearch('state:dead,failed lost order type:report queue:"night shift" session:s1');
+  const found = parseSearch(
+    'state:dead,failed lost order type:report queue:"night shift" session:s1 tag:a tag:b partition:p1',
+  );
   expect(found).toEqual({
     states: ["dead", "failed"],
     type: "report",
     queue: "night shift",
     session: "s1",
+    tags: ["a", "b"],
+    batch: "",
+    partition: "p1",
     text: "lost order",
     fault: null,
   });
@@ -21,10 +26,13 @@ test("a name that is no field is part of the text", () => {
   expect(parseSearch('https://example.org "two words"').text).toBe("https://example.org two words");
 });
 
-test.each(["state:dead,failed type:report lost order", 'queue:"night shift"', "plain text", ""])(
-  "what is formatted is parsed back: %s",
-  (text) => expect(formatSearch(parseSearch(text))).toBe(text),
-);
+test.each([
+  "state:dead,failed type:report lost order",
+  "batch:b1 tag:a tag:b",
+  'queue:"night shift"',
+  "plain text",
+  "",
+])("what is formatted is parsed back: %s", (text) => expect(formatSearch(parseSearch(text))).toBe(text));
 
 test("the API gets the text as q", () => {
   expect(searchParams(parseSearch("type:report lost"))).toMatchObject({ type: "report", q: "lost" });

@@ -1,4 +1,4 @@
-// What is written into the search box: `state:dead type:report queue:gpu session:s1` and a text to look for.
+// What is written into the search box: `state:dead type:report tag:night` and so on, and a text to look for.
 import { STATES } from "../words";
 import type { State } from "../api/types";
 
@@ -7,12 +7,20 @@ export interface Search {
   type: string;
   queue: string;
   session: string;
+  tags: readonly string[]; // a task has all of them
+  batch: string;
+  partition: string;
   text: string;
   fault: string | null;
 }
 
 const WORDS = /(-?\w+)[:<>]("[^"]*"|\S+)|"[^"]*"|\S+/g;
-export const FIELDS = ["state", "type", "queue", "session"];
+const PLAIN = ["type", "queue", "session", "batch", "partition"] as const;
+export const FIELDS: readonly string[] = ["state", "type", "queue", "session", "tag", "batch", "partition"];
+
+const NOTHING = { type: "", queue: "", session: "", batch: "", partition: "" };
+const isPlain = (name: string | undefined): name is (typeof PLAIN)[number] =>
+  (PLAIN as readonly (string | undefined)[]).includes(name);
 
 /** A word that looks like a field must not be searched as a text: it would find nothing, and not say why. */
 function unknown(name: string): string {
@@ -21,12 +29,7 @@ function unknown(name: string): string {
 }
 
 export function parseSearch(text: string): Search {
-  const found: { states: State[]; type: string; queue: string; session: string } = {
-    states: [],
-    type: "",
-    queue: "",
-    session: "",
-  };
+  const found = { states: [] as State[], tags: [] as string[], ...NOTHING };
   const not: State[] = [];
   const rest: string[] = [];
   let fault: string | null = null;
@@ -38,7 +41,8 @@ export function parseSearch(text: string): Search {
         if ((STATES as readonly string[]).includes(word)) (name === "state" ? found.states : not).push(word as State);
         else fault = `Unknown state "${word}". States: ${STATES.join(", ")}`;
       }
-    } else if (name === "type" || name === "queue" || name === "session") found[name] = value;
+    } else if (name === "tag") found.tags.push(value);
+    else if (isPlain(name)) found[name] = value;
     else if (name !== undefined && !quoted.startsWith("//")) fault = unknown(name);
     else rest.push(whole.replace(/^"|"$/g, ""));
   }
@@ -47,20 +51,19 @@ export function parseSearch(text: string): Search {
   return { ...found, text: rest.join(" "), fault };
 }
 
-export function formatSearch({ states, type, queue, session, text }: Partial<Search>): string {
+export function formatSearch({ states, tags, text, ...plain }: Partial<Search>): string {
   const quote = (value: string): string => (/[\s"]/.test(value) ? `"${value.replaceAll('"', "")}"` : value);
   return [
     ...(states?.length ? [`state:${states.join(",")}`] : []),
-    ...(type ? [`type:${quote(type)}`] : []),
-    ...(queue ? [`queue:${quote(queue)}`] : []),
-    ...(session ? [`session:${quote(session)}`] : []),
+    ...PLAIN.flatMap((name) => (plain[name] ? [`${name}:${quote(plain[name])}`] : [])),
+    ...(tags ?? []).map((tag) => `tag:${quote(tag)}`),
     ...(text ? [text] : []),
   ].join(" ");
 }
 
 export function searchParams(search: Search): Record<string, string | readonly string[]> {
-  const { states, type, queue, session, text } = search;
-  return { state: states, type, queue, session, q: text };
+  const { states, type, queue, session, tags, batch, partition, text } = search;
+  return { state: states, type, queue, session, tag: tags, batch, partition, q: text };
 }
 
 /** The address of a session's page. A browser takes "." and ".." for folders: their tasks stand in. */

@@ -12,7 +12,7 @@ test("the word at the caret is what lies between blanks, quotes included", () =>
 });
 
 test("fields are offered first, then their values", () => {
-  expect(texts("")).toEqual(["state:", "type:", "queue:", "session:"]);
+  expect(texts("")).toEqual(["state:", "type:", "queue:", "session:", "tag:", "batch:", "partition:"]);
   expect(texts("st")).toEqual(["state:"]);
   expect(texts("-")).toEqual(["-state:"]);
   expect(texts("type:re")).toEqual(['type:"big report"']);

@@ -17,6 +17,9 @@ const HINTS: Record<string, string> = {
   type: "the type of the task",
   queue: "the queue it is on",
   session: "the session that submitted it",
+  tag: "a tag that it has; several: all of them",
+  batch: "the batch that it was handed in with",
+  partition: "the partition of its queue",
 };
 
 /** Where the word at the caret begins and ends. */

@@ -20,9 +20,9 @@ const { tell, use } = watched(() => {
   return () => clearInterval(ticking);
 });
 
-/** The time, once a second, for things that grow old on the screen. */
-export function useNow(): number {
-  use(() => second);
+/** The time, once a second or less often, for things that grow old on the screen. */
+export function useNow(everyMs = 1_000): number {
+  use(() => Math.floor((second * 1000) / everyMs));
   return serverNow();
 }
 

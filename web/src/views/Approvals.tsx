@@ -1,9 +1,9 @@
 import { useEffect, useRef, useState } from "react";
 import type { ReactNode } from "react";
 import { parse, url } from "../api/client";
-import { useData } from "../api/data";
+import { never, useData } from "../api/data";
 import { useLack, useName } from "../api/me";
-import type { Approval, Page } from "../api/types";
+import type { Approval, Page, Task } from "../api/types";
 import { Act } from "../components/act";
 import { Ago, Card, Empty, Head, Id, Loading, Mark, Refusal, Tabs } from "../components/basics";
 import { say } from "../components/toasts";
@@ -82,7 +82,14 @@ export default function Approvals(): ReactNode {
             </button>
           </p>
         )}
-        <Loading from={approvals}>
+        {/* The cards of the tab before would stay: they keep their places. */}
+        <Loading
+          from={{
+            data: approvals.isPlaceholderData ? undefined : approvals.data,
+            error: approvals.error,
+            refetch: () => approvals.refetch(),
+          }}
+        >
           {({ items, next }) => (
             <>
               <Inbox
@@ -121,16 +128,15 @@ function Inbox({
 }): ReactNode {
   const placed = usePlaced(approvals);
   const there = new Set(approvals.map((one) => one.id));
-  const quick = (word: "approve" | "reject") => (index: number) => {
-    const approval = placed[index];
-    if (approval?.status === "open" && there.has(approval.id)) decideAs({ approval, word, comment: "" });
-  };
-  const [at] = useRowKeys(placed.length, (index) => go(`/tasks/${encodeURIComponent(placed[index]!.task_id)}`), {
-    a: quick("approve"),
-    r: quick("reject"),
-    u: (index) => undo(placed[index]!.id),
-  });
   const list = useRef<HTMLUListElement>(null);
+  // The card's own button: what was written into its fields goes with the decision.
+  const quick = (word: "approve" | "reject") => (index: number) =>
+    document.getElementById(placed[index]!.id)?.querySelector<HTMLElement>(`button[value=${word}]`)?.click();
+  const [at] = useRowKeys(
+    placed.map((one) => one.id),
+    (index) => go(`/tasks/${encodeURIComponent(placed[index]!.task_id)}`),
+    { a: quick("approve"), r: quick("reject"), u: (index) => undo(placed[index]!.id) },
+  );
   useEffect(() => {
     list.current?.children[at]?.scrollIntoView({ block: "nearest" });
   }, [at]);
@@ -147,12 +153,23 @@ function Inbox({
   return (
     <ul className="stack" ref={list}>
       {placed.map((approval, index) => (
-        <li key={approval.id}>
+        <li key={approval.id} id={approval.id}>
           <One approval={approval} at={index === at} decideAs={decideAs} gone={!there.has(approval.id)} />
         </li>
       ))}
     </ul>
   );
+}
+
+interface FlowPayload {
+  run?: string;
+  input?: unknown;
+}
+
+/** Which flow asks, with the way to its run. */
+function FlowOf({ run }: { run: string }): ReactNode {
+  const task = useData<Task>(`/api/v2/tasks/${encodeURIComponent(run)}`, never);
+  return <Link to={`/runs/${encodeURIComponent(run)}`}>{task.data?.type.replace(/^flow:/, "") ?? "flow"} run</Link>;
 }
 
 function One({
@@ -174,7 +191,8 @@ function One({
   const [typed, setTyped] = useState<string | null>(null);
   const text = editing ? (typed ?? pretty(shown.payload)) : null;
   const open = approval.status === "open";
-  const run = approval.type === "flow:approval" ? (approval.payload as { run?: string } | null)?.run : undefined;
+  const question = approval.type === "flow:approval" ? (shown.payload as FlowPayload | null) : null;
+  const run = question?.run;
   const edited = text !== null && text !== pretty(shown.payload);
   return (
     <Card
@@ -187,7 +205,7 @@ function One({
           >
             {approval.status}
           </Mark>
-          {run ? <Link to={`/runs/${encodeURIComponent(run)}`}>flow run</Link> : approval.type}{" "}
+          {run ? <FlowOf run={run} /> : approval.type}{" "}
           <Id id={approval.task_id} to={`/tasks/${encodeURIComponent(approval.task_id)}`} />
         </span>
       }
@@ -205,7 +223,10 @@ function One({
       <div className="stack">
         {approval.reason && <p>{approval.reason}</p>}
         {text === null ? (
-          <Json value={shown.payload} label={`payload of ${approval.type} ${approval.task_id}`} />
+          <Json
+            value={question ? (question.input ?? null) : shown.payload} // the rest is the engine's
+            label={`payload of ${approval.type} ${approval.task_id}`}
+          />
         ) : (
           <PayloadEdit type={approval.type} label="Payload" value={text} onChange={setTyped} />
         )}
@@ -238,11 +259,12 @@ function One({
             >
               {text === null ? "Edit payload" : "Discard edits"}
             </button>
-            <Act needs="approve" onClick={() => decideAs({ approval, word: "reject", comment })}>
+            <Act needs="approve" value="reject" onClick={() => decideAs({ approval, word: "reject", comment })}>
               <Icon name="cross" /> Reject
             </Act>
             <Act
               needs="approve"
+              value="approve"
               className="primary"
               disabled={text !== null && faultOf(text) !== null}
               onClick={() =>

@@ -28,7 +28,10 @@ export default function DeadLetters(): ReactNode {
   const [replaying, setReplaying] = useState<Chosen | null>(null);
   const [under, setUnder] = usePaced();
   const items = useSteady(groups.data?.items ?? [], (group) => group.fingerprint);
-  const [at] = useRowKeys(items.length, (index) => setOpen(items[index]!.fingerprint));
+  const [at] = useRowKeys(
+    items.map((one) => one.fingerprint),
+    (index) => setOpen(items[index]!.fingerprint),
+  );
   const all: Chosen = {
     what: "all dead letters",
     cause: "Every dead letter, whatever its cause.",
@@ -205,6 +208,7 @@ function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen)
           <div>
             <Table
               label="Tasks of this group"
+              className="cards"
               columns={["Task", "Type", "Error", num("Attempts"), num("Failed"), spoken("Action")]}
             >
               {items.map((task) => (
@@ -214,11 +218,13 @@ function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen)
                   </td>
                   <td>{task.type}</td>
                   <td className="small">{task.error?.message}</td>
-                  <td className="num">{task.attempt}</td>
+                  <td className="num" data-label="attempts">
+                    {task.attempt}
+                  </td>
                   <td className="num">
                     <Ago at={task.finished_at} />
                   </td>
-                  <td className="right">
+                  <td className="right act-cell">
                     <Act
                       needs="operate"
                       onClick={() =>

@@ -13,7 +13,9 @@ export default function Flows(): ReactNode {
   const [writing, setWriting] = useParam("new");
   const flows = useData<Page<Flow>>("/api/v2/flows");
   const items = flows.data?.items ?? [];
-  const [at] = useRowKeys(writing ? 0 : items.length, (index) => go(flowAt(items[index]!.name, items[index]!.id)));
+  const [at] = useRowKeys(writing ? [] : items.map((one) => one.id), (index) =>
+    go(flowAt(items[index]!.name, items[index]!.id)),
+  );
   if (writing)
     return (
       <>
@@ -42,7 +44,7 @@ export default function Flows(): ReactNode {
         {(page) =>
           page.items.length ? (
             <Card className="flush">
-              <Table label="Flows" columns={["Flow", num("Version"), num("Created"), spoken("Runs")]}>
+              <Table label="Flows" columns={["Flow", num("Version"), num("Created"), spoken("Actions")]}>
                 {page.items.map((flow, index) => (
                   <tr key={flow.id} className={index === at ? "at" : ""}>
                     <td>
@@ -53,8 +55,11 @@ export default function Flows(): ReactNode {
                       <Ago at={flow.created_at} />
                     </td>
                     <td className="right">
-                      <Link to={to("/runs", { flow: flow.name })}>
+                      <Link to={to("/runs", { flow: flow.name })} className="spaced">
                         Runs<span className="sr"> of {flow.name}</span>
+                      </Link>
+                      <Link to={to(flowAt(flow.name, flow.id), { tab: "edit" })}>
+                        Edit<span className="sr"> {flow.name}</span>
                       </Link>
                     </td>
                   </tr>

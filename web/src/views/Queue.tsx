@@ -54,7 +54,7 @@ function Shown({ queue }: { queue: QueueShape }): ReactNode {
                     ] as const,
                 ),
                 ["retrying", queue.retrying > 0 && number(queue.retrying)],
-                ["oldest has waited", queue.oldest_ms !== null && span(queue.oldest_ms)],
+                ["oldest has waited", !!queue.oldest_ms && queue.queued > 0 && span(queue.oldest_ms)],
                 ["slots", number(queue.slots)],
               ]}
             />

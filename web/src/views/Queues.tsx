@@ -4,7 +4,7 @@ import type { Page, Queue, State } from "../api/types";
 import { Card, Empty, Head, Loading, num, spoken, Table } from "../components/basics";
 import { PauseButton, QueueMarks } from "../components/pause";
 import { queueAt, tasksAt } from "../lib/search";
-import { number } from "../lib/time";
+import { number, span } from "../lib/time";
 import { Link } from "../routes";
 
 const COLUMNS: readonly State[] = ["queued", "running", "scheduled", "waiting", "succeeded", "failed", "dead"];
@@ -21,7 +21,11 @@ export default function Queues(): ReactNode {
               <Table
                 label="Queues"
                 className="cards"
-                columns={["Queue", spoken("Action"), ...[...COLUMNS, "workers", "slots"].map((name) => num(name))]}
+                columns={[
+                  "Queue",
+                  ...[...COLUMNS, "oldest waits", "workers", "slots"].map((name) => num(name)),
+                  spoken("Action"),
+                ]}
               >
                 {items.map((queue) => (
                   <Row key={queue.name} queue={queue} />
@@ -46,9 +50,6 @@ function Row({ queue }: { queue: Queue }): ReactNode {
         <Link to={queueAt(queue.name)}>{queue.name}</Link>
         <QueueMarks queue={queue} />
       </td>
-      <td className="act-cell">
-        <PauseButton queue={queue} />
-      </td>
       {COLUMNS.map((state) => {
         const count = queue.states[state];
         return (
@@ -64,11 +65,17 @@ function Row({ queue }: { queue: Queue }): ReactNode {
           </td>
         );
       })}
+      <td className={queue.queued ? "num" : "num zero"} data-label="oldest waits">
+        {queue.queued > 0 && queue.oldest_ms !== null ? span(queue.oldest_ms) : <span className="faint">–</span>}
+      </td>
       <td className="num" data-label="workers">
         {number(queue.workers)}
       </td>
       <td className="num" data-label="slots">
         {number(queue.slots)}
+      </td>
+      <td className="right act-cell">
+        <PauseButton queue={queue} />
       </td>
     </tr>
   );

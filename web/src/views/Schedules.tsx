@@ -17,7 +17,10 @@ export default function Schedules(): ReactNode {
   const adding = asked !== "";
   const setAdding = (on: boolean): void => setAsked(on ? "1" : "");
   const items = schedules.data?.items ?? [];
-  const [at] = useRowKeys(items.length, (index) => go(scheduleAt(items[index]!.name)));
+  const [at] = useRowKeys(
+    items.map((one) => one.name),
+    (index) => go(scheduleAt(items[index]!.name)),
+  );
   useKeys({ n: () => setAdding(true) });
   return (
     <>

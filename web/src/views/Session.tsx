@@ -99,9 +99,13 @@ function Notices({ session, path }: { session: SessionShape; path: string }): Re
     done: "Acknowledged",
   });
   const items = notices.data?.items ?? [];
-  const [at] = useRowKeys(items.length, (index) => go(`/tasks/${encodeURIComponent(items[index]!.task_id)}`), {
-    a: (index) => !items[index]!.read && ack.run(items[index]!.notification_id),
-  });
+  const [at] = useRowKeys(
+    items.map((one) => one.notification_id),
+    (index) => go(`/tasks/${encodeURIComponent(items[index]!.task_id)}`),
+    {
+      a: (index) => !items[index]!.read && ack.run(items[index]!.notification_id),
+    },
+  );
   return (
     <Loading from={notices}>
       {({ items: shown, next }) =>
@@ -162,13 +166,14 @@ function Delivered({ notice }: { notice: Notification }): ReactNode {
 
 function Wishes({ path }: { path: string }): ReactNode {
   const wishes = useData<Preferences>(`${path}/preferences`, seldom);
-  return <Loading from={wishes}>{(kept) => <WishForm key={JSON.stringify(kept)} kept={kept} path={path} />}</Loading>;
+  return <Loading from={wishes}>{(kept) => <WishForm kept={kept} path={path} />}</Loading>;
 }
 
 function WishForm({ kept, path }: { kept: Preferences; path: string }): ReactNode {
-  const [draft, setDraft] = useState(kept);
-  const keep = useAction((next: Preferences) => put(`${path}/preferences`, next), { done: "Saved" });
-  const now = keep.error ? kept : draft; // what was refused is not shown as if it held
+  const [draft, setDraft] = useState<Preferences | null>(null);
+  const keep = useAction((next: Preferences) => put(`${path}/preferences`, next), { done: "Saved", inTurn: path });
+  // What was read while a change was under way is older than what was chosen since; what was refused does not hold.
+  const now = keep.error ? kept : (draft ?? kept);
   const set = (part: Partial<Preferences>): void => {
     setDraft({ ...now, ...part });
     keep.run({ ...now, ...part });

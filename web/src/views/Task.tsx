@@ -40,7 +40,7 @@ import type { Stretch } from "../lib/life";
 import { useKeys } from "../lib/keys";
 import { useLogs } from "../lib/logs";
 import { useWhole } from "../lib/masked";
-import { sessionAt, tasksAt } from "../lib/search";
+import { queueAt, serviceAt, sessionAt, tasksAt } from "../lib/search";
 import { useTitle } from "../lib/title";
 import { ago, clock, full, useNow } from "../lib/time";
 import type { ViewProps } from "../pages";
@@ -272,8 +272,33 @@ function Why({ task }: { task: TaskShape }): ReactNode {
         {why.data.sentence}
         {eta !== null && <span> ({eta})</span>}
       </span>
-      {why.data.hint && <div className="small mono">{forHere(why.data.hint)}</div>}
+      {why.data.hint && <Hint task={task} text={why.data.hint} />}
     </Notice>
+  );
+}
+
+/** What to do about it, for which there is a page or a command; for what a button above does, nothing. */
+function Hint({ task, text }: { task: TaskShape; text: string }): ReactNode {
+  if (may(task, "retry") || may(task, "approve")) return null;
+  const page = text.startsWith("onward queue resume")
+    ? ([queueAt(task.queue), "Open the queue to resume it"] as const)
+    : text.startsWith("GET /health")
+      ? (["/settings", "Show the circuit breakers"] as const)
+      : text.startsWith("GET /api/v2/services/")
+        ? ([serviceAt(task.type), "Show the service and its schema"] as const)
+        : null;
+  if (page)
+    return (
+      <div className="small">
+        <Link to={page[0]}>{page[1]}</Link>
+      </div>
+    );
+  const at = text.indexOf("onward ");
+  return (
+    <div className="small">
+      {at < 0 ? text : text.slice(0, at)}
+      {at >= 0 && <code>{forHere(text.slice(at))}</code>}
+    </div>
   );
 }
 

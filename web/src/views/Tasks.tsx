@@ -22,8 +22,9 @@ export default function Tasks(): ReactNode {
       <Head title="Tasks" />
       <div className="stack">
         <SearchBox value={q} onChange={type} fault={search.fault} />
-        <SavedViews q={q} />
         <StatePills search={search} onChange={(next) => setQ(formatSearch(next))} />
+        {/* Under the pills: they must not move away while one of them is clicked. */}
+        <SavedViews q={search.fault ? "" : q} />
         {search.fault ? (
           <Empty icon="search" title="No matching tasks" /> // a mistyped filter must not select every task
         ) : (
@@ -53,7 +54,8 @@ export default function Tasks(): ReactNode {
 function StatePills({ search, onChange }: { search: Search; onChange: (search: Search) => void }): ReactNode {
   const { now } = useLive();
   const counts = search.queue ? now?.queues[search.queue] : now?.states;
-  const exact = !search.type && !search.session && !search.text;
+  const { type, session, tags, batch, partition, text } = search;
+  const exact = ![type, session, ...tags, batch, partition, text].some(Boolean);
   const toggle = (state: State): void => {
     const on = search.states.includes(state);
     onChange({ ...search, states: on ? search.states.filter((one) => one !== state) : [...search.states, state] });
