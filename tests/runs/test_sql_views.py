@@ -14,6 +14,7 @@ from tests.push.conftest import PlainWorker
 from tests.running_app import running_app
 from tests.runs.flow_app import FlowApp, call, chain
 from tests.servers import POSTGRES_FLAVOURS, shared_postgres
+from tests.support import wait_until
 
 COLUMNS = {
     "flows": "id name created_at",
@@ -116,6 +117,29 @@ async def test_a_row_names_the_worker_that_was_called_and_the_input_alone(
             await flows.close()
     finally:
         plain.stop()
+
+
+@pytest.mark.contract("S4-3", "S4-6")
+@pytest.mark.parametrize("kind", ["sqlite", *POSTGRES_FLAVOURS])
+async def test_a_call_that_is_tried_again_stands_in_its_runs_row(tmp_path: Path, kind: str) -> None:
+    ledger = f"sqlite:///{tmp_path}/scheduler.db"
+    if kind != "sqlite":
+        ledger = shared_postgres(kind).fresh_url()
+    async with running_app(ledger=ledger) as app:
+        flows = FlowApp(app)
+        await flows.serve()
+        node = call("odd", "$params.n", "out", max_retries=2, wait_ms=60_000)
+        run = await flows.start(chain(("a", node)), params={"n": 1})
+
+        async def failed() -> dict[str, Any] | None:
+            row = (await app.get(f"/tasks/get?id={run}")).json()
+            state: dict[str, Any] = json.loads(row["retry_state_json"])
+            return state or None
+
+        shown = await wait_until(failed)
+        (row,) = rows(ledger, "tasks")
+        assert json.loads(row["retry_state_json"]) == shown
+        await flows.close()
 
 
 async def test_a_file_with_the_views_of_an_earlier_version_gets_those_of_this_one(

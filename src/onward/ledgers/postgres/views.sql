@@ -49,7 +49,20 @@ SELECT t.id AS id, p ->> 'version' AS flow_version_id,
         p ->> 'at'
     ) AS current_node_key,
     coalesce(j ->> 'last_action', '') AS last_action, coalesce((j ->> 'step_count')::bigint, 0) AS step_count,
-    '{}' AS retry_state_json,
+    coalesce((
+        SELECT json_build_object(
+            'task_id', c.id, 'attempt_no', c.attempt, 'failures', c.failures,
+            'max_retries', as_json(c.overrides) -> 'max_retries',
+            'last_error', coalesce(as_json(c.error) ->> 'message', ''),
+            'next_at', CASE WHEN c.state = 'scheduled' THEN c.run_at END
+        )::text
+        FROM task c
+        WHERE t.state = 'waiting' AND c.parent = t.id AND c.profile = 'node' AND c.failures > 0
+            AND c.state IN ('queued', 'scheduled', 'running') AND NOT EXISTS (
+                SELECT 1 FROM task other WHERE other.parent = t.id AND other.profile = 'node' AND other.id <> c.id
+                    AND other.state IN ('queued', 'scheduled', 'running', 'waiting')
+            )
+    ), '{}') AS retry_state_json,
     CASE WHEN t.state = 'running' THEN t.worker ELSE '' END AS lease_owner,
     CASE WHEN t.state = 'running' THEN t.lease_until END AS lease_expiry,
     coalesce(t.key, '') AS request_id, t.created_at AS created_at,

@@ -3,7 +3,7 @@
 -- and is NULL; a long text is read from where it lies.
 --
 -- `tasks` has the runs that belong to no session. Its `shared_json` is without the engine's own records,
--- and `retry_state_json` is empty: the API shows both. `node_runs` has an attempt a row, and a row for each
+-- which the API shows; `retry_state_json` is of the one call that it waits for. `node_runs` has an attempt a row, and a row for each
 -- node that made no call; `worker_id` is the worker that had it, not the server's own caller or stream.
 
 CREATE VIEW IF NOT EXISTS flows AS
@@ -55,7 +55,20 @@ SELECT t.id AS id, json_extract(j.payload, '$.version') AS flow_version_id,
         json_extract(j.payload, '$.at')
     ) AS current_node_key,
     coalesce(json_extract(j.journal, '$.last_action'), '') AS last_action,
-    coalesce(json_extract(j.journal, '$.step_count'), 0) AS step_count, '{}' AS retry_state_json,
+    coalesce(json_extract(j.journal, '$.step_count'), 0) AS step_count,
+    coalesce((
+        SELECT json_object(
+            'task_id', c.id, 'attempt_no', c.attempt, 'failures', c.failures, 'max_retries',
+            CASE WHEN json_valid(c.overrides) THEN json_extract(c.overrides, '$.max_retries') END, 'last_error',
+            coalesce(json_extract(cj.error, '$.message'), ''), 'next_at', CASE WHEN c.state = 'scheduled' THEN c.run_at END
+        )
+        FROM task c JOIN task_json cj USING (tid)
+        WHERE t.state = 'waiting' AND c.parent = t.id AND c.profile = 'node' AND c.failures > 0
+            AND c.state IN ('queued', 'scheduled', 'running') AND NOT EXISTS (
+                SELECT 1 FROM task other WHERE other.parent = t.id AND other.profile = 'node' AND other.id <> c.id
+                    AND other.state IN ('queued', 'scheduled', 'running', 'waiting')
+            )
+    ), '{}') AS retry_state_json,
     CASE WHEN t.state = 'running' THEN t.worker ELSE '' END AS lease_owner,
     CASE WHEN t.state = 'running' THEN t.lease_until END AS lease_expiry,
     coalesce(t.key, '') AS request_id, t.created_at AS created_at,
