@@ -67,14 +67,14 @@ def before_applying(dispatcher: Observed, act: Callable[[], Any], *, times: int 
     store = dispatcher.backend.tasks
     apply, left = store.apply, times
 
-    async def meddled(moves: Any, asks: Any = (), *, now: int) -> Any:
+    async def meddled(moves: Any, asks: Any = (), **named: Any) -> Any:
         nonlocal left
         if left:
             left -= 1
             store.apply = apply  # type: ignore[method-assign]
             await act()
             store.apply = meddled  # type: ignore[method-assign]
-        return await apply(moves, asks, now=now)
+        return await apply(moves, asks, **named)
 
     store.apply = meddled  # type: ignore[method-assign]
 

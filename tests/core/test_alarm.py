@@ -74,10 +74,10 @@ def refuse_odd(dispatcher: Observed) -> None:
     """From now on the ledger refuses to move rows that are odd."""
     apply = dispatcher.backend.tasks.apply
 
-    async def refusing(moves, asks=(), *, now):  # type: ignore[no-untyped-def]
+    async def refusing(moves, asks=(), *, now, frees=()):  # type: ignore[no-untyped-def]
         if any(move.task.startswith("odd") for move in moves):
             raise RuntimeError("no such row")
-        return await apply(moves, asks, now=now)
+        return await apply(moves, asks, now=now, frees=frees)
 
     dispatcher.backend.tasks.apply = refusing  # type: ignore[method-assign]
 
@@ -127,7 +127,7 @@ async def test_a_ledger_that_is_away_fails_the_sweep(
 ) -> None:
     await insert(dispatcher, a_task(run_at=NOW + 5))
 
-    async def away(moves, asks=(), *, now):  # type: ignore[no-untyped-def]
+    async def away(moves, asks=(), *, now, frees=()):  # type: ignore[no-untyped-def]
         raise LedgerUnavailable("away")
 
     dispatcher.backend.tasks.apply = away  # type: ignore[method-assign]

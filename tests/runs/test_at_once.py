@@ -123,11 +123,11 @@ async def test_a_cancel_that_comes_before_the_step_is_written_holds(
     store = dispatcher.backend.tasks
     apply = store.apply
 
-    async def meddled(moves: Any, asks: Any = (), *, now: int) -> Any:
+    async def meddled(moves: Any, asks: Any = (), **named: Any) -> Any:
         if any(move.answer is not None for move in moves):
             monkeypatch.setattr(store, "apply", apply)
             assert await flows.cancel(run) == "canceling"
-        return await apply(moves, asks, now=now)
+        return await apply(moves, asks, **named)
 
     monkeypatch.setattr(store, "apply", meddled)
     await flows.release(child, "did")

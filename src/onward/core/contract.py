@@ -250,9 +250,16 @@ class TaskStore(Protocol):
     ) -> Sequence[LeaseStatus]: ...
 
     async def apply(
-        self, moves: Sequence[Move], asks: Sequence[Ask] = (), *, now: Instant
+        self,
+        moves: Sequence[Move],
+        asks: Sequence[Ask] = (),
+        *,
+        now: Instant,
+        frees: Collection[str] = (),
     ) -> Moved:
         """Asks are filled as by `insert`: children are the new tasks.
+
+        `frees`: queues in which bounds may let a task start now; other servers learn of them.
 
         Once all tasks of a batch are over, the last of their moves posts a letter to the task that
         the batch is, in the same transaction: BATCH_OVER.

@@ -290,8 +290,9 @@ class Dispatcher(Intake):
         asks = self.slots.borrow(
             queued_counts(child.task for move in (*moves, *answers) for child in move.spawn)
         )
+        frees = self.pressure.limits.freed((*moves, *answers))
         with self._under_way(asks) as claimed:
-            moved = await self.backend.tasks.apply(moves, asks, now=now)
+            moved = await self.backend.tasks.apply(moves, asks, now=now, frees=frees)
             claimed += moved.claimed
         applied = [
             move for move, verdict in zip(moves, moved.verdicts, strict=True) if verdict is APPLIED
@@ -304,8 +305,8 @@ class Dispatcher(Intake):
             self.measures.moved(move, now, over=over)
             if over:
                 self.waiters.end(ending_of(move, now))
-        freed = self.pressure.limits.freed(applied)
-        self._announce(moved.awake | freed, [move.task for move in applied])
+        ready = moved.awake | frees if applied else moved.awake
+        self._announce(ready, [move.task for move in applied])
         return moved
 
     async def _apply_each(

@@ -61,7 +61,7 @@ class BoundedQueues:
         return () if queue.startswith(OWN) else self._elsewhere
 
     def freed(self, moves: Iterable[Move]) -> set[str]:
-        """Queues in which a task may start, perhaps, now that these moves are applied."""
+        """Queues in which a task may start, perhaps, once these moves are applied."""
         if not self._all:
             return set()
         left = {

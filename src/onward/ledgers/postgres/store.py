@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from onward.core.contract import (
@@ -74,7 +74,12 @@ class PostgresStore(SqlStore):
         return statuses
 
     async def apply(
-        self, moves: Sequence[Move], asks: Sequence[Ask] = (), *, now: Instant
+        self,
+        moves: Sequence[Move],
+        asks: Sequence[Ask] = (),
+        *,
+        now: Instant,
+        frees: Collection[str] = (),
     ) -> Moved:
         moved = await super().apply(moves, asks, now=now)
         done = [
@@ -85,7 +90,7 @@ class PostgresStore(SqlStore):
         done += [move.answer for move in done if move.answer and move.answer.task in moved.answered]
         tasks = {task.id: False for task in moved.claimed}
         tasks |= {move.task: move.to in FINAL for move in done}
-        self._bell.publish(moved.awake, tasks)
+        self._bell.publish(moved.awake.union(frees) if done else moved.awake, tasks)
         return moved
 
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:

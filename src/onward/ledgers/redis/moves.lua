@@ -413,7 +413,10 @@ local function apply(keys, args)
     return request[2][at][1]
   end)
   end_batches(batch)
-  if news then news.queues = batch.awake end
+  if news then
+    for queue in pairs(batch.awake) do news.queues[queue] = true end
+    for _, queue in ipairs(request[7] or NONE) do news.queues[queue] = true end
+  end
   return finish({ verdicts, names_of(batch.awake), batch.claimed, batch.answered })
 end
 

@@ -125,11 +125,16 @@ class RedisStore:
         return [statuses[renewal.task, renewal.fence] for renewal in renewals]
 
     async def apply(
-        self, moves: Sequence[Move], asks: Sequence[Ask] = (), *, now: Instant
+        self,
+        moves: Sequence[Move],
+        asks: Sequence[Ask] = (),
+        *,
+        now: Instant,
+        frees: Collection[str] = (),
     ) -> Moved:
         templates = _MoveTemplates()
         packed = [templates.pack(move) for move in moves]
-        request = (packed, *_numbered(asks, templates.list, templates.tasks.list))
+        request = (packed, *_numbered(asks, templates.list, templates.tasks.list), list(frees))
         return _moved(await self._functions.call("apply", now, *request), now)
 
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:

@@ -91,11 +91,17 @@ class SealedStore:
         )
 
     async def apply(
-        self, moves: Sequence[Move], asks: Sequence[Ask] = (), *, now: Instant
+        self,
+        moves: Sequence[Move],
+        asks: Sequence[Ask] = (),
+        *,
+        now: Instant,
+        frees: Collection[str] = (),
     ) -> Moved:
         for move in moves:
             self._bear(move)
-        moved = await self._inner.apply([self._seals.move(move) for move in moves], asks, now=now)
+        sealed = [self._seals.move(move) for move in moves]
+        moved = await self._inner.apply(sealed, asks, now=now, frees=frees)
         if not moved.claimed:
             return moved
         opened = await self._opened(moved.claimed, now)

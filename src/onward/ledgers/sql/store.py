@@ -127,7 +127,12 @@ class SqlStore:
         return await self._db.write(lambda: self._plans.extend(renewals, now))
 
     async def apply(
-        self, moves: Sequence[Move], asks: Sequence[Ask] = (), *, now: Instant
+        self,
+        moves: Sequence[Move],
+        asks: Sequence[Ask] = (),
+        *,
+        now: Instant,
+        frees: Collection[str] = (),
     ) -> Moved:
         try:
             return await self._db.write(
