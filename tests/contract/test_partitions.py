@@ -253,6 +253,19 @@ async def test_the_ring_is_there_when_the_ledger_is_opened_again(
     await backend.close()
 
 
+@pytest.mark.contract("L-2")
+async def test_tasks_without_a_partition_take_no_turn_of_one_that_has_none_left(
+    driver: Driver,
+) -> None:
+    await driver.submit_some(2, partition="z")
+    await driver.submit_some(6)
+    for _ in range(3):
+        await driver.claim()
+    await driver.submit(partition="y")
+    claimed = [*await driver.claim(), *await driver.claim()]
+    assert "y" in [task.partition for task in claimed]
+
+
 @pytest.mark.contract("L-1")
 async def test_tasks_are_found_by_partition_batch_and_tags(driver: Driver) -> None:
     one = a_task(partition="a", batch="b1", tags='["red","slow"]')

@@ -136,7 +136,8 @@ class _Lane:
     def read(self, room: Room, limit: int) -> list[Row]:
         """What is to be read: so many heads of each partition that may start any."""
         self.cut = len(self.ring) >= limit
-        members = self.ring if "" in self.ring else [*self.ring, ""]
+        # The partition "" comes with any ring that it is not in; in one it waits for its turn.
+        members = self.ring if self.placed else [*self.ring, ""]
         for partition in members:
             most = room.most_of(partition, self.bounds)
             if isinstance(most, WaitingFor):
