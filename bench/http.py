@@ -1,4 +1,6 @@
-"""POST /api/openai, from request to a worker's answer, against a bare FastAPI echo."""
+"""POST /api/openai, from request to a worker's answer, and POST /api/v2/tasks, with a socket worker
+that does them beside it: against a bare FastAPI echo.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from subprocess import Popen
 from typing import Any
 
 from bench.contenders.load import WRK
-from bench.contenders.payload import BODY
+from bench.contenders.payload import BODY, TASK
 from bench.processes import call, cpu_s, free_port, running, until
 from bench.report import Figure, Goal, Measured
 from bench.rounds import Bench
@@ -22,26 +24,33 @@ CONNECTIONS, SECONDS = 64, 8
 BOUND = 0.6
 ECHO = "bare FastAPI echo"
 ONWARD = "Onward and a socket worker"
+TASKS, WAITING = "POST /api/v2/tasks", "POST /api/v2/tasks, waiting"
+TASKS_BOUND, WAITING_BOUND = 0.6, 0.45
 KEY_COSTS = 0.03
 CALLS, WAVES = 64, 300
 LEVEL = "full"  # as the server comes
 
 
 def measure(bench: Bench) -> Measured:
-    contenders = {ECHO: _echo, ONWARD: _onward}
+    contenders = {
+        ECHO: (_echo, "/api/openai", BODY),
+        ONWARD: (_onward, "/api/openai", BODY),
+        TASKS: (_onward, "/api/v2/tasks", TASK),
+        WAITING: (_onward, "/api/v2/tasks?wait_ms=30000", TASK),
+    }
     found = {
         name: {key: Figure(f"{name}{said}", unit) for key, said, unit in _WANTED}
         for name in contenders
     }
     added = Figure("what a key adds to a call, processor time", "µs/request")
     for turn in range(bench.rounds):
-        for name, serving in contenders.items():
+        for name, (serving, *request) in contenders.items():
             bench.tell(f"round {turn + 1}/{bench.rounds}  {name}")
             path = bench.fresh()
             with serving(path) as (port, server):
-                _load(port, 1)  # warm
+                _load(port, 1, *request)  # warm
                 before = cpu_s(server)
-                answer = _load(port, SECONDS)
+                answer = _load(port, SECONDS, *request)
                 answer["cpu_us"] = (cpu_s(server) - before) / answer["requests"] * 1e6
             bench.forget(path)
             for key, figure in found[name].items():
@@ -51,10 +60,14 @@ def measure(bench: Bench) -> Measured:
         paired = call("keyed:paired", path=path, synchronous=LEVEL, calls=CALLS, waves=WAVES)
         bench.forget(path)
         added.rounds.append(paired["added_us"])
-    ratio = found[ONWARD]["rate"].median / found[ECHO]["rate"].median
+    echo = found[ECHO]["rate"].median
+    bounds = {ONWARD: BOUND, TASKS: TASKS_BOUND, WAITING: WAITING_BOUND}
     worst = max(max(figures["bad"].rounds) for figures in found.values())
     goals = [
-        Goal(f"{ONWARD}, {LEVEL} / {ECHO}", ratio, BOUND),
+        *(
+            Goal(f"{name}, {LEVEL} / {ECHO}", found[name]["rate"].median / echo, bound)
+            for name, bound in bounds.items()
+        ),
         Goal(
             "what a key adds / the server's processor time",
             added.median / found[ONWARD]["cpu_us"].median,
@@ -87,11 +100,11 @@ _TOOL = {
 }
 
 
-def _load(port: int, seconds: int) -> Any:
+def _load(port: int, seconds: int, path: str, body: str) -> Any:
+    load = {"connections": CONNECTIONS, "seconds": seconds, "body": body}
     if WRK is None:
-        return call("load:own", port=port, connections=CONNECTIONS, seconds=seconds)
-    url = f"http://127.0.0.1:{port}/api/openai"
-    return call("load:wrk", url=url, connections=CONNECTIONS, seconds=seconds)
+        return call("load:own", port=port, path=path, **load)
+    return call("load:wrk", url=f"http://127.0.0.1:{port}{path}", **load)
 
 
 Serving = Iterator[tuple[int, Popen[bytes]]]

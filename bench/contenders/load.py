@@ -38,23 +38,23 @@ end
 """
 
 
-def wrk(url: str, connections: int, seconds: int) -> dict[str, Any]:
+def wrk(url: str, connections: int, seconds: int, body: str) -> dict[str, Any]:
     assert WRK is not None
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
-        script.write(_LUA % json.dumps(BODY))
+        script.write(_LUA % json.dumps(body))
         script.flush()
         command = [WRK, "-t1", f"-c{connections}", f"-d{seconds}s", "-s", script.name, url]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def own(port: int, connections: int, seconds: float) -> dict[str, Any]:
+def own(port: int, path: str, connections: int, seconds: float, body: str) -> dict[str, Any]:
     """Keep-alive connections, each sending its next request when the last is answered."""
-    body = BODY.encode()
+    sent = body.encode()
     request = (
-        f"POST /api/openai HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    ).encode() + body
+        f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(sent)}\r\n\r\n"
+    ).encode() + sent
 
     async def measure() -> dict[str, Any]:
         loop = asyncio.get_running_loop()
@@ -117,4 +117,4 @@ class _Caller(asyncio.Protocol):
 
 
 if __name__ == "__main__":
-    print(json.dumps(own(int(sys.argv[1]), 64, 3)))
+    print(json.dumps(own(int(sys.argv[1]), "/api/openai", 64, 3, BODY)))

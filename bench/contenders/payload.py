@@ -8,6 +8,7 @@ BODY = (  # the same size, as the dispatcher door takes it
     '{"model":"small","messages":[{"role":"user","content":'
     '"Say in one short sentence why the sky is blue, please."}]}'
 )
+TASK = f'{{"type":"noop","payload":{PAYLOAD}}}'  # as /api/v2/tasks does
 KEY = "the-key-of-a-benchmark-and-of-nothing-else"
 
 

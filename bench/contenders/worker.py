@@ -15,6 +15,12 @@ def main() -> None:
     async def answer(payload: Any) -> str:
         return "Because blue light scatters most."
 
+    @worker.service
+    async def noop(
+        user: int, action: str, image: str, sizes: list[int], notify: bool, n: int
+    ) -> int:
+        return n
+
     worker.run()
 
 
