@@ -38,6 +38,9 @@ def main() -> None:
     parser.add_argument(
         "--dir", type=Path, help="where the ledgers lie while it runs (a real disk)"
     )
+    parser.add_argument(
+        "--before", type=Path, metavar="DIR", help="many: a checkout of an earlier Onward, too"
+    )
     given = parser.parse_args()
     end_tidily()
     console = Console()
@@ -53,7 +56,8 @@ def main() -> None:
                 elapsed = time.monotonic() - began
                 console.print(f"{elapsed:5.0f} s  {name}  {what}", style="bright_black")
 
-            bench = Bench(Path(scratch), given.rounds, tell, full=given.full)
+            before = None if given.before is None else given.before.resolve()
+            bench = Bench(Path(scratch), given.rounds, tell, full=given.full, before=before)
             try:
                 measured.append(MEASUREMENTS[name](bench))
             except ContenderFailed as error:

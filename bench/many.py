@@ -19,6 +19,8 @@ FULL_PARTITIONS = 100_000
 BATCHED, SIZE = 100_000, 10_000
 GATHERED = 50_000
 COST, BATCH_RATE, GATHERED_RATE = 1.5, 20_000, 5_000
+AS_BEFORE = 1.05  # what a queue without partitions costs, of what it cost
+BEFORE = "no partitions, before"
 HANDED_IN = ("SQLite", "Redis")  # ledgers on which batches are measured
 
 
@@ -40,6 +42,10 @@ def measure(bench: Bench) -> Measured:
                     what = f"{name}, {_said(partitions)}"
                     note(what, "µs/task", said["cost_us"])
                     note(f"{what}, processor time", "µs/task", said["cpu_us"])
+                if bench.before is not None:
+                    given = {"tasks": tasks, "partitions": 0, "tree": bench.before}
+                    said = call("many:drain", path=_fresh(bench, server), **given)
+                    note(f"{name}, {BEFORE}", "µs/task", said["cost_us"])
                 if name in HANDED_IN:
                     with _serving(_fresh(bench, server)) as url:
                         said = call("many:batches", url=url, tasks=BATCHED, size=SIZE)
@@ -60,6 +66,9 @@ def _goals(figures: dict[str, Figure], servers: Sequence[str], tasks: int) -> li
     for name in servers:
         cost, plain = (figures[f"{name}, {_said(many)}"].median for many in (tasks, 0))
         goals.append(Goal(f"{name}, {_said(tasks)} / none", cost / plain, COST, True))
+        if (before := figures.get(f"{name}, {BEFORE}")) is not None:
+            ratio = plain / before.median
+            goals.append(Goal(f"{name}, no partitions / before", ratio, AS_BEFORE, True))
     for name in HANDED_IN:
         rate = figures[f"{name}, batches"].median
         goals.append(Goal(f"{name}, POST /tasks/batch", rate, BATCH_RATE, unit="tasks/s"))

@@ -24,11 +24,14 @@ class ContenderFailed(Exception):
     pass
 
 
-def call(function: str, **arguments: Any) -> Any:
-    """`module:function` of bench.contenders in a fresh interpreter; its answer."""
+def call(function: str, *, tree: Path | None = None, **arguments: Any) -> Any:
+    """`module:function` of bench.contenders in a fresh interpreter; its answer. `tree`: another one
+    whose Onward is measured, by this tree's contender.
+    """
     command = [sys.executable, "-m", "bench.processes", function, json.dumps(arguments)]
+    env = os.environ if tree is None else {**os.environ, "PYTHONPATH": str(tree / "src")}
     with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         try:
             answer, _ = process.communicate(timeout=ROUND_S)

@@ -20,6 +20,7 @@ class Bench:
     rounds: int
     tell: Any
     full: bool = False  # the numbers of the goals, where they take minutes
+    before: Path | None = None  # a tree of an earlier Onward, where there is one to compare with
     _numbers: Any = field(default_factory=count)
 
     def fresh(self) -> str:
