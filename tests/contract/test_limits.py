@@ -145,6 +145,19 @@ async def test_each_partition_has_its_own_bound(driver: Driver) -> None:
 
 
 @pytest.mark.contract("L-3")
+async def test_tasks_without_a_partition_at_their_bound_keep_no_other_waiting(
+    driver: Driver,
+) -> None:
+    await driver.submit_some(3)
+    await driver.submit(partition="a")
+    assert len(await driver.claim_all(bounds=(each(1),))) == 2
+    await driver.submit_some(2, partition="b")
+    (claimed,) = await driver.claim(bounds=(each(1),))
+    assert claimed.partition == "b"
+    assert await driver.claim(bounds=(each(1),)) == []
+
+
+@pytest.mark.contract("L-3")
 async def test_both_bounds_hold_together(driver: Driver) -> None:
     for name in "abc":
         await driver.submit_some(4, partition=name)

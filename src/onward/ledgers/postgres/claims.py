@@ -117,6 +117,7 @@ class _Lane:
         self.bounds = lane_bounds(want.bounds, want.queue)
         self.full: tuple[Bound, ...] = ()  # bounds by type that nothing may start under
         self.over = False  # nothing more of it, in this claim
+        self.plain_waits = False  # the partition "" does, which never leaves the ring
         self.ring: list[str] = []
         self.begin(())
 
@@ -137,7 +138,7 @@ class _Lane:
         """What is to be read: so many heads of each partition that may start any."""
         self.cut = len(self.ring) >= limit
         # The partition "" comes with any ring that it is not in; in one it waits for its turn.
-        members = self.ring if self.placed else [*self.ring, ""]
+        members = self.ring if self.placed or self.plain_waits else [*self.ring, ""]
         for partition in members:
             most = room.most_of(partition, self.bounds)
             if isinstance(most, WaitingFor):
@@ -368,10 +369,10 @@ class RingClaims:
             list(column)
             for column in zip(*((*one.key, one.nth) for one in lanes.values()), strict=True)
         ]
-        members = yield Step("members", (*keys, limit))
+        members = yield Step("members", (*keys, limit + 1))
         for nth, lane in lanes.items():
             mine = [row for row in members if row[0] == nth]
-            lane.begin(row[1] for row in mine)
+            lane.begin([row[1] for row in mine if row[1] or not lane.plain_waits][:limit])
             lane.placed = any(row[2] for row in mine)
             self.ringed |= {lane.key[0]} if mine else set()
         yield from self._room.read(
@@ -400,6 +401,8 @@ class RingClaims:
         if drops:
             yield Step("drop_turns", rows=drops)
         for lane in lanes:
-            if not (lane.served or any(lane.waits) or lane.gone.intersection(lane.ring)):
+            lane.plain_waits |= "" in lane.waits
+            waits = any(lane.waits) or ("" in lane.waits and lane.cut)
+            if not (lane.served or waits or lane.gone.intersection(lane.ring)):
                 lane.over = True  # another look would find the same
             lane.begin(())
