@@ -193,7 +193,10 @@ class Settings(BaseSettings):
     )
     @classmethod
     def _split(cls, value: Any) -> Any:
-        return tuple(filter(None, value.split(","))) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        # People write a blank after a comma. Kept, it would make a name that nobody ever sends.
+        return tuple(part for one in value.split(",") if (part := one.strip()))
 
     @field_validator("ledger")
     @classmethod

@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from onward.core.errors import Invalid
+from onward.settings import Settings
 from tests.client.test_tls import certificate as certificate
 from tests.e2e.shell import ONWARD, run
 from tests.processes import HTTP, Process, Server, serving
@@ -80,6 +81,15 @@ def test_a_command_beside_a_server_is_sent_to_the_server(tmp_path: Path) -> None
         assert "onward keys create --help" in misspelt.stderr
         never = run("keys", "create", "a", "--scope", "admin", "--expires", "never")
         assert "90d" in never.stderr
+
+
+@pytest.mark.contract("K-10")
+def test_a_blank_after_a_comma_is_no_part_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONWARD_TRUSTED_PROXIES", "127.0.0.1, ::1")
+    monkeypatch.setenv("ONWARD_ALLOWED_HOSTS", "a.example, b.example ,")
+    settings = Settings()
+    assert settings.trusted_proxies == ("127.0.0.1", "::1")
+    assert settings.allowed_hosts == ("a.example", "b.example")
 
 
 @pytest.mark.slow
