@@ -12,7 +12,7 @@ import pytest
 from onward.core.task import Event
 from onward.doors.redis_views import projector
 from onward.doors.redis_views.projector import BATCH, LONGEST_REST_S, TOGETHER, Metered, SeedViews
-from onward.doors.redis_views.writer import MOST_BYTES, Item, ViewWriter
+from onward.doors.redis_views.writer import MOST_BYTES, Item, Superseded, ViewWriter
 from tests.doors.seed_003 import Seed003
 from tests.doors.summarizing import submitted, summarizer
 from tests.running_app import running_app
@@ -122,6 +122,7 @@ async def test_one_call_is_bounded_in_bytes_and_larger_tasks_go_by_themselves() 
             sizes.append(len(request))
             return await super()._call(script, request)
 
+    await redis.set("onward:epoch", "1")
     writer = Counting(redis, "")
     fields = ["state", "PENDING", "content", "x" * (MOST_BYTES // 3)]
     items = [Item(id=f"t{n}", fields=fields, place="tasks:pending:primary") for n in range(7)]
@@ -130,6 +131,16 @@ async def test_one_call_is_bounded_in_bytes_and_larger_tasks_go_by_themselves() 
     client = shared("valkey").client
     assert client.llen("tasks:pending:primary") == 7
     assert client.hstrlen("task:big", "content") == 3 * MOST_BYTES
+    await redis.aclose()
+
+
+async def test_nothing_is_written_into_a_redis_that_has_lost_its_ledger() -> None:
+    from onward.ledgers.redis.client import connect
+
+    redis = connect(fresh_url("valkey"))
+    with pytest.raises(Superseded):
+        await ViewWriter(redis, "").write([Item(id="t", fields=["state", "PENDING"])])
+    assert shared("valkey").client.keys("*") == []
     await redis.aclose()
 
 

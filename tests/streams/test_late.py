@@ -165,7 +165,7 @@ async def test_a_claim_and_its_answer_between_two_sweeps_are_noticed(
         await streams.over(task)
         return True
 
-    between_look_and_claim(streams, monkeypatch, step)
+    await between_look_and_claim(streams, monkeypatch, step)
     await streams.over(task)
     found = await streams.events(task, "task.reclaimed")
     # An answer signed with a name that is no consumer's does not show who had the entry.
@@ -287,18 +287,20 @@ async def test_a_stale_entry_behind_fifteen_hundred_fresh_ones_is_reclaimed(
     assert data == {"from": "alive", "to": "onward", "message_id": last}
 
 
-def between_look_and_claim(
+async def between_look_and_claim(
     streams: StreamApp, monkeypatch: pytest.MonkeyPatch, step: Callable[[], Awaitable[bool]]
 ) -> None:
     """Run this in each sweep, until it has done its work: the server pauses there."""
     channel = streams.app.onward._feed._channel
-    claim_idle, done = channel.claim_idle, [False]
+    claim_idle, done = channel.claim_idle, asyncio.Event()
 
     async def paused(min_idle_ms: int) -> Any:
-        done[0] = done[0] or await step()
+        if not done.is_set() and await step():
+            done.set()
         return await claim_idle(min_idle_ms)
 
     monkeypatch.setattr(channel, "claim_idle", paused)
+    await wait_until(done.is_set)  # else the application could close in the middle of the step
 
 
 async def read_and_fall_silent(streams: StreamApp, consumer: str, idle_ms: int) -> str | None:
@@ -322,8 +324,8 @@ async def test_an_entry_taken_and_left_while_the_sweep_stood_still_keeps_its_con
         entries.extend([entry] if entry else [])
         return entry is not None
 
-    between_look_and_claim(streams, monkeypatch, step)
     task = await streams.submit(queue="streams")
+    await between_look_and_claim(streams, monkeypatch, step)
     if consumer == RELEASED:
         await recorded(streams, task, "task.released")
         assert "task.reclaimed" not in await streams.types(task)
@@ -352,7 +354,7 @@ async def test_a_silence_longer_than_every_lease_is_reclaimed_by_the_sweep(
     task = await streams.submit(queue="streams")
     while entry is None:
         entry = await read_and_fall_silent(streams, "zombie", 3_600_000)
-    between_look_and_claim(streams, monkeypatch, step)
+    await between_look_and_claim(streams, monkeypatch, step)
     (reclaimed,) = await recorded(streams, task, "task.reclaimed")
     assert reclaimed == {"from": "zombie", "to": "onward", "message_id": entry}
 
@@ -378,7 +380,7 @@ async def test_a_foreign_entry_that_falls_silent_before_it_is_adopted_is_not_los
 
     monkeypatch.setattr(channel, "read", later)
     await asyncio.sleep(BLOCK_MS / 1000 + 0.2)  # the read that is under way comes back
-    between_look_and_claim(streams, monkeypatch, step)
+    await between_look_and_claim(streams, monkeypatch, step)
     await streams.phase("f-1", "offered")
     reading.set()
     (reclaimed,) = await recorded(streams, "f-1", "task.reclaimed")

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger("onward.views")
 
 _HERE = files("onward.doors.redis_views")
-_SHOW, _NOTICE = ((_HERE / name).read_text() for name in ("show.lua", "notice.lua"))
+_BEGIN, _SHOW, _NOTICE = (
+    (_HERE / name).read_text() for name in ("begin.lua", "show.lua", "notice.lua")
+)
 MOST_BYTES = 1 << 20  # of one call; a single task may be larger
 PAGE = 128  # ids noticed in one call
 REST, LONGEST_REST_S = 10, 1.0  # for Redis, after a call that took long: so many times as long
@@ -78,6 +80,7 @@ class ViewWriter:
     def __init__(self, redis: Redis, prefix: str) -> None:
         self._redis = redis
         self._prefix = prefix
+        self._begin = redis.register_script(_BEGIN)
         self._show = redis.register_script(_SHOW)
         self._notice = redis.register_script(_NOTICE)
         self._mark = ""
@@ -138,8 +141,9 @@ class ViewWriter:
 
     async def _call(self, script: Any, request: bytes) -> Any:
         if not self._mark:
-            mark = new_id()
-            await self._redis.set(self._name("onward:view:writer"), mark)
+            mark, places = new_id(), [self._name("onward:epoch"), self._name("onward:view:writer")]
+            if not await self._begin(keys=places, args=[mark]):
+                raise Superseded("this Redis has lost its ledger")
             self._mark = mark
         reply = await script(keys=[self._prefix], args=[self._mark, request])
         if reply[0] == -1:
