@@ -191,7 +191,7 @@ async def test_a_poisoned_item_in_a_batch_leaves_its_neighbours_results(
     )
     assert verdicts == [Verdict.APPLIED] * count
     good = [n for n in range(count) if n not in bad]
-    assert not [n for n in good if isinstance(submitted[n], BaseException)]
+    assert not [submitted[n] for n in good if isinstance(submitted[n], BaseException)]
     assert [statuses[n] for n in good] == [LeaseStatus.HELD] * len(good)
     results = await post.backend.tasks.get([held[n].id for n in good])
     assert [task and task.result for task in results] == [str(n) for n in good]
