@@ -33,8 +33,9 @@ CLAIM = """
 UPDATE task SET state = 'running', fence = fence + 1, rev = rev + 1, events = events + 1,
     attempt = attempt + 1, worker = ?, started_at = ?, lease_until = ?, due_at = ?
 WHERE tid IN (
-    SELECT tid FROM task INDEXED BY task_ready
+    SELECT tid FROM task INDEXED BY task_line
     WHERE state = 'queued' AND queue = 'noop' AND priority = 1 AND lane = 'primary'
+        AND partition = ''
     ORDER BY place LIMIT ?
 )
 RETURNING tid, id, fence, rev, payload

@@ -23,8 +23,8 @@ DEAD, WAITING = frozenset({State.DEAD}), frozenset({State.WAITING})
 @pytest.mark.parametrize(
     ("query", "index"),
     [
-        (Query(states=DEAD), "task_trouble"),
-        (Query(states=DEAD, after="9"), "task_trouble"),
+        (Query(states=DEAD), "task_troubled"),
+        (Query(states=DEAD, after="9"), "task_troubled"),
         (Query(states=DEAD, fingerprint="x"), "task_fingerprint"),
         (Query(states=WAITING, waiting_for="approval"), "task_waiting"),
         (Query(approval="rejected"), "task_approval"),

@@ -49,4 +49,4 @@ CREATE TABLE IF NOT EXISTS ring_freed (
 -- What bounds count: what runs, or is offered.
 CREATE INDEX IF NOT EXISTS task_running ON task (queue, partition, type) WHERE state = 'running';
 
-DROP INDEX IF EXISTS task_ready;
+DROP INDEX IF EXISTS task_ready, task_trouble;

@@ -10,8 +10,8 @@ CREATE INDEX IF NOT EXISTS task_strict ON task (queue, partition, type)
 CREATE INDEX IF NOT EXISTS task_partition ON task (partition, tid) WHERE partition <> '';
 CREATE INDEX IF NOT EXISTS task_alarm ON task (due_at) WHERE due_at IS NOT NULL;
 -- The states a person looks for; none of them lies on the way of a task that goes well.
-CREATE INDEX IF NOT EXISTS task_trouble ON task (state, tid)
-    WHERE state IN ('scheduled', 'waiting', 'failed', 'dead', 'canceled');
+CREATE INDEX IF NOT EXISTS task_troubled ON task (state, tid)
+    WHERE state <> 'queued' AND state <> 'running' AND state <> 'succeeded';
 -- What is only offered is shown, and counted, as queued: few tasks, found without a look at all that run.
 CREATE INDEX IF NOT EXISTS task_offered ON task (queue, lane) WHERE state = 'running' AND lease_until IS NULL;
 CREATE INDEX IF NOT EXISTS task_waiting ON task (waiting_for, tid) WHERE waiting_for IS NOT NULL;

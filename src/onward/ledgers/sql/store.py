@@ -53,7 +53,7 @@ Take = Callable[[Iterator[Row]], list[Row]]  # may stop before the last row
 
 # An index on some rows only is used if the query says in the index's own words that it means them.
 TROUBLE = frozenset({State.SCHEDULED, State.WAITING, State.FAILED, State.DEAD, State.CANCELED})
-TROUBLED = "state IN ('scheduled', 'waiting', 'failed', 'dead', 'canceled')"
+TROUBLED = "state <> 'queued' AND state <> 'running' AND state <> 'succeeded'"
 OFFERED = "state = 'running' AND lease_until IS NULL"
 
 

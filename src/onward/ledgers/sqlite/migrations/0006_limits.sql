@@ -11,3 +11,5 @@ CREATE INDEX rate_forgotten ON rate (forget_at);
 
 -- What is queued goes by its partition first: another index has it.
 DROP INDEX IF EXISTS task_ready;
+-- A list of states is slow to evaluate, and it was for every change of a state: another index has them.
+DROP INDEX IF EXISTS task_trouble;
