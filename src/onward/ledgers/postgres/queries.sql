@@ -132,12 +132,17 @@ DO UPDATE SET turn = excluded.turn, until = excluded.until, bounds = excluded.bo
 -- :name drop_turns
 -- :rows queue text, priority bigint, lane text, partition text, alone bigint
 -- Perhaps only if it is alone: the partition "" is in a ring for the sake of others.
-DELETE FROM ring USING ({rows}) AS m ({row})
-WHERE ring.queue = m.queue AND ring.priority = m.priority AND ring.lane = m.lane AND ring.partition = m.partition
-    AND (m.alone = 0 OR NOT EXISTS (
+-- Row by row: joined the other way round, the whole ring would be read for each of them.
+DELETE FROM ring WHERE ctid = ANY(ARRAY(
+    SELECT r.ctid FROM ({rows}) AS m ({row}) CROSS JOIN LATERAL (
+        SELECT ctid FROM ring
+        WHERE queue = m.queue AND priority = m.priority AND lane = m.lane AND partition = m.partition OFFSET 0
+    ) r
+    WHERE m.alone = 0 OR NOT EXISTS (
         SELECT 1 FROM ring o
         WHERE o.queue = m.queue AND o.priority = m.priority AND o.lane = m.lane AND o.partition <> ''
-    ));
+    )
+));
 
 -- :name used
 -- How many occupy what each of these bounds ($1) counts, in each of these partitions ($2, $3), at most as
