@@ -219,7 +219,7 @@ async def test_a_server_that_was_overtaken_writes_no_views(app: App) -> None:
     await wait_until(lambda: own_list() == [task])
     log = await app.onward.backend.tasks.events(after="", limit=10)
     redis = connect(app.onward.settings.ledger)
-    late = SeedViews(app.onward.dispatcher, ViewWriter(redis, ""), whole=True)
+    late = SeedViews(app.onward.dispatcher, ViewWriter(redis, "", beside_ledger=True), whole=True)
     await late.project(log.items)
     mark = seed.redis.get("onward:view:writer")
     await wait_until(lambda: seed.redis.get("onward:view:writer") != mark)  # the server takes over

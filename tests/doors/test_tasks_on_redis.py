@@ -195,7 +195,9 @@ async def test_a_log_that_is_read_again_leaves_each_id_where_it_stands_once(app:
     redis = connect(app.onward.settings.ledger)
     for part in (page.items, page.items[:2], page.items[-2:]):
         # As after a crash: nothing is remembered but what stands in Redis.
-        fresh = SeedViews(app.onward.dispatcher, ViewWriter(redis, ""), whole=True)
+        fresh = SeedViews(
+            app.onward.dispatcher, ViewWriter(redis, "", beside_ledger=True), whole=True
+        )
 
         async def projected(fresh: SeedViews = fresh, part: Any = part) -> bool:
             with suppress(Superseded):  # the server writes, too, and may have come in between

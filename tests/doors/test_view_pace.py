@@ -95,7 +95,7 @@ async def test_a_full_batch_rests_after_a_few_tasks_and_not_too_long(
 
     monkeypatch.setattr(projector, "_rest", rest)
     async with running_app(ledger=shared("valkey").url, archive="") as app:
-        views = SeedViews(app.onward.dispatcher, Noting(redis, ""), whole=True)
+        views = SeedViews(app.onward.dispatcher, Noting(redis, "", beside_ledger=False), whole=True)
         events = [Event(f"t{n}", 1, 1, "task.created", 0, None) for n in range(BATCH)]
         await views.project(events)
     rests = [at for at, one in enumerate(done) if isinstance(one, float)]
@@ -122,8 +122,7 @@ async def test_one_call_is_bounded_in_bytes_and_larger_tasks_go_by_themselves() 
             sizes.append(len(request))
             return await super()._call(script, request)
 
-    await redis.set("onward:epoch", "1")
-    writer = Counting(redis, "")
+    writer = Counting(redis, "", beside_ledger=False)
     fields = ["state", "PENDING", "content", "x" * (MOST_BYTES // 3)]
     items = [Item(id=f"t{n}", fields=fields, place="tasks:pending:primary") for n in range(7)]
     await writer.write([*items, Item(id="big", fields=["content", "x" * 3 * MOST_BYTES])])
@@ -139,7 +138,9 @@ async def test_nothing_is_written_into_a_redis_that_has_lost_its_ledger() -> Non
 
     redis = connect(fresh_url("valkey"))
     with pytest.raises(Superseded):
-        await ViewWriter(redis, "").write([Item(id="t", fields=["state", "PENDING"])])
+        await ViewWriter(redis, "", beside_ledger=True).write(
+            [Item(id="t", fields=["state", "PENDING"])]
+        )
     assert shared("valkey").client.keys("*") == []
     await redis.aclose()
 

@@ -58,8 +58,8 @@ class RedisViews:
         from onward.doors.redis_views.writer import ViewWriter
 
         onward = self._onward
-        writer = ViewWriter(redis, onward.settings.redis_prefix)
         whole = onward.backend.redis is not None
+        writer = ViewWriter(redis, onward.settings.redis_prefix, beside_ledger=whole)
         adoption = None
         if whole:
             adoption = Adoption(

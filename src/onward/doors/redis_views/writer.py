@@ -77,8 +77,10 @@ class Noticed(NamedTuple):
 
 
 class ViewWriter:
-    def __init__(self, redis: Redis, prefix: str) -> None:
+    def __init__(self, redis: Redis, prefix: str, *, beside_ledger: bool) -> None:
+        """`beside_ledger`: the ledger lies in this Redis."""
         self._redis = redis
+        self._beside_ledger = beside_ledger
         self._prefix = prefix
         self._begin = redis.register_script(_BEGIN)
         self._show = redis.register_script(_SHOW)
@@ -142,7 +144,7 @@ class ViewWriter:
     async def _call(self, script: Any, request: bytes) -> Any:
         if not self._mark:
             mark, places = new_id(), [self._name("onward:epoch"), self._name("onward:view:writer")]
-            if not await self._begin(keys=places, args=[mark]):
+            if not await self._begin(keys=places, args=[mark, int(self._beside_ledger)]):
                 raise Superseded("this Redis has lost its ledger")
             self._mark = mark
         reply = await script(keys=[self._prefix], args=[self._mark, request])
