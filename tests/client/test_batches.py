@@ -58,6 +58,19 @@ def sent(client: Client) -> list[str]:
     return paths
 
 
+@pytest.fixture
+def asked(client: Client) -> list[httpx2.URL]:
+    """What it gets."""
+    urls: list[httpx2.URL] = []
+
+    async def note(request: httpx2.Request) -> None:
+        if request.method == "GET":
+            urls.append(request.url)
+
+    client._api._http.event_hooks["request"].append(note)
+    return urls
+
+
 @pytest.mark.contract("B-5")
 @pytest.mark.usefixtures("served")
 async def test_many_are_submitted_and_their_results_come_in_order(client: Client) -> None:
@@ -114,6 +127,54 @@ async def test_what_was_refused_keeps_its_place(client: Client) -> None:
     with pytest.raises(ProblemError, match="does not fit"):
         await batch.results()
     assert [task.result async for task in batch] == [2, 6]
+
+
+@pytest.mark.contract("B-5")
+@pytest.mark.usefixtures("served")
+async def test_results_are_read_by_the_page(
+    client: Client, asked: list[httpx2.URL], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = await client.submit_many(double, range(150))
+    await batch.wait()
+    asked.clear()
+    assert await batch.results() == [2 * n for n in range(150)]
+    assert len([url for url in asked if url.path == "/api/v2/tasks"]) == 1
+    monkeypatch.setattr(batches, "PAGE", 40)
+    assert await batch.results() == [2 * n for n in range(150)]
+
+
+@pytest.mark.contract("B-5")
+@pytest.mark.usefixtures("served")
+async def test_results_of_tasks_that_another_batch_has_are_read_too(
+    client: Client, asked: list[httpx2.URL]
+) -> None:
+    """The key of one had come before; and most of a batch that is open to all is others'."""
+    before = await client.submit("double", {"n": 1}, idempotency_key="one")
+    one = await client.submit_many("double", [{"n": 1}], idempotency_key="one")
+    assert one.ids == [before.id]
+    assert await one.results() == [2]
+    others = await client.submit_many("double", [{"n": n} for n in range(20)])
+    first = [str(id) for id in others.ids[:2]]
+    mine = Batch(client._api, client.wait, others.id, first, lambda value: value)
+    await mine.wait()
+    asked.clear()
+    assert await mine.results() == [0, 2]
+    assert [url.params.get("batch") for url in asked if url.path == "/api/v2/tasks"] == [None]
+
+
+@pytest.mark.contract("B-5")
+@pytest.mark.usefixtures("served")
+async def test_a_task_that_is_not_kept_any_more_is_named(client: Client) -> None:
+    batch = await client.submit_many(double, range(3))
+    await batch.wait()
+    gone = str(batch.ids[1])
+    deleted = await client.operations.delete(ids=[gone])
+    await client.operations.wait(str(deleted.id))
+    with pytest.raises(ProblemError, match=f"task {gone} of this batch is not kept") as refused:
+        await batch.results()
+    assert (refused.value.status, refused.value.code) == (404, "not_found")
+    with pytest.raises(ProblemError, match=gone):
+        [task async for task in batch]
 
 
 @pytest.mark.contract("B-5")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Callable,
     Iterable,
     Iterator,
@@ -33,7 +32,9 @@ if TYPE_CHECKING:
 MOST_BYTES = 24 << 20  # of the tasks of one request
 LOOK_MS = 2_000  # between two looks whether one of them has failed
 LONG_POLL_MS = 20_000
-READ = 50  # tasks read in one request: each may be large
+READ = 50  # tasks named in one request: each may be large
+PAGE = 1_000  # tasks of a batch in one answer, which ends earlier where they are large
+SHARED = 4  # a batch with so many times our own tasks is not read as a whole
 FAILED: Sequence[State] = ("failed", "dead", "canceled")
 
 ResultT = TypeVar("ResultT", default=Any)
@@ -122,35 +123,69 @@ class Batch(Generic[ResultT]):
         view = await self._batches.until(self.id, failed, timeout, LOOK_MS)
         if failed(view):
             await self._raise_first()
-        found = {task.id: task for task in [one async for one in self._tasks(self._given)]}
+        found = await self._found(view.total)
         return [self._result(found[id]) for id in self._given]
 
     async def __aiter__(self) -> AsyncGenerator[TaskView, None]:
         """Each task once it is over, in the order of submission; those refused are left out."""
         for at in range(0, len(self._given), READ):
-            part = {task.id: task async for task in self._tasks(self._given[at : at + READ])}
-            for id in self._given[at : at + READ]:
-                task = part[id]
-                yield task if task.over else await self._wait_for(id, None)
+            for task in await self._named(self._given[at : at + READ]):
+                yield task if task.over else await self._wait_for(task.id, None)
 
     @property
     def _given(self) -> list[str]:
         return [id for id in self.ids if id is not None]
 
     async def _raise_first(self) -> None:
-        async for task in self._tasks(self._given):
-            if task.state in FAILED:
-                self._result(task)
+        """At the first of them, in the order of submission, that has failed by now."""
+        failed: set[str] = set()
+        cursor: str | None = None
+        while True:
+            page = await self._page(cursor, state=FAILED, brief="true")
+            failed.update(task.id for task in page.items)
+            cursor = page.next
+            if cursor is None:
+                break
+        first = next((id for id in self._given if id in failed), None)
+        if first is not None:
+            self._result(await self._api.call(TaskView, "GET", "tasks", first))
 
-    async def _tasks(self, ids: Sequence[str]) -> AsyncIterator[TaskView]:
-        for at in range(0, len(ids), READ):
-            page = await self._api.call(
-                Page[TaskView], "GET", "tasks", id=list(ids[at : at + READ])
-            )
-            found = {task.id: task for task in page.items}
-            for id in ids[at : at + READ]:
-                if id in found:
-                    yield found[id]
+    async def _found(self, total: int) -> Mapping[str, TaskView]:
+        """All that are ours, by id: page by page of the batch, and by name what is not in it."""
+        wanted = set(self._given)
+        found: dict[str, TaskView] = {}
+        cursor: str | None = None
+        while len(found) < len(wanted) and total <= SHARED * len(wanted):
+            page = await self._page(cursor)
+            found.update((task.id, task) for task in page.items if task.id in wanted)
+            cursor = page.next
+            if cursor is None:
+                break
+        # Of another batch, because their keys had come before; or of one that is mostly others'.
+        left = [id for id in self._given if id not in found]
+        for at in range(0, len(left), READ):
+            found.update((task.id, task) for task in await self._named(left[at : at + READ]))
+        return found
+
+    async def _page(self, cursor: str | None, **more: Any) -> Page[TaskView]:
+        return await self._api.call(
+            Page[TaskView], "GET", "tasks", batch=self.id, limit=PAGE, cursor=cursor, **more
+        )
+
+    async def _named(self, ids: Sequence[str]) -> Sequence[TaskView]:
+        """These, in this order. ProblemError: one of them is not there any more."""
+        page = await self._api.call(Page[TaskView], "GET", "tasks", id=list(ids))
+        found = {task.id: task for task in page.items}
+        for id in ids:
+            if id not in found:
+                raise ProblemError(
+                    status=404,
+                    code="not_found",
+                    title="Not Found",
+                    detail=f"task {id} of this batch is not kept any more",
+                    hint="read results before the retention of finished tasks is over",
+                )
+        return [found[id] for id in ids]
 
     def _result(self, task: TaskView) -> ResultT:
         from onward.client.submitting import result_of
