@@ -542,6 +542,12 @@ async def test_only_what_was_said_of_a_service_is_declared(workers: Workers) -> 
     assert [declared["name"] for declared in said["declare"]] == ["echo"]
 
 
+async def test_a_registration_that_no_server_would_take_ends_it(url: str, workers: Workers) -> None:
+    worker = await workers.start(url, connected=False, SLOTS=1200)
+    assert await worker.ended() == 1
+    assert "concurrency: expected a whole number <= 1000" in worker.log.read_text()
+
+
 async def test_a_registration_that_is_refused_is_tried_again(workers: Workers) -> None:
     async with strange_server() as strange:
         worker = await workers.start(strange.url, connected=False)

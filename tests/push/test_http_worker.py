@@ -13,11 +13,11 @@ import pytest
 
 from onward.client.address import http_options
 from onward.client.context import Context
-from onward.client.errors import ProblemError
+from onward.client.errors import ProblemError, WorkerRefused
 from onward.client.failures import Refused, TryAgain
 from onward.client.http import Client
-from onward.client.http_worker import NotAccepted
 from onward.client.listening import bind
+from onward.client.retrying import Admission
 from onward.client.worker import Worker
 from tests.client.conftest import served
 from tests.support import wait_until
@@ -320,8 +320,20 @@ async def test_a_url_that_the_server_refuses_ends_the_worker() -> None:
     async with served(worker_hosts=("10.0.0.0/8",)) as url:
         worker = Worker(url)
         worker.service(name="x")(_nothing)
-        with pytest.raises(NotAccepted, match="ONWARD_WORKER_HOSTS"):
+        with pytest.raises(WorkerRefused, match="ONWARD_WORKER_HOSTS"):
             await worker.serve(listen="http://127.0.0.1:0")
+
+
+async def test_a_key_that_is_not_let_in_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Admission, "LIMIT_S", 0.2)
+    admin = "a" * 40
+    async with served(admin_key=admin) as url, Client(url, key=admin) as client:
+        made = await client.keys.create("other", ["work:other"])
+        for token, why in ((made.token, "may not serve x"), ("onward_0_0", "not known here")):
+            worker = Worker(url, key=token)
+            worker.service(name="x")(_nothing)
+            with pytest.raises(WorkerRefused, match=why):
+                await asyncio.wait_for(worker.serve(listen="http://127.0.0.1:0"), 30)
 
 
 async def _nothing() -> None:

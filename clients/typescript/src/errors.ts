@@ -31,6 +31,9 @@ export class LostTask extends Error {}
 /** Somebody else works under this worker's id. */
 export class NameTaken extends Error {}
 
+/** The server refuses this worker, and would each time it asked. */
+export class WorkerRefused extends Error {}
+
 /** Nobody answers, or the connection was cut before the answer. */
 export class Unreachable extends Error {}
 

@@ -22,7 +22,7 @@ export type Incoming =
   | Task
   | { type: "registered"; workerId: string }
   | { type: "cancel"; taskId: string }
-  | { type: "error"; message: string }
+  | { type: "error"; message: string; final?: boolean }
   | { type: "drain" | "ping" | "pong" };
 
 export function decode(text: string): Incoming | undefined {

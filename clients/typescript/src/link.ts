@@ -32,6 +32,7 @@ class UnknownService extends TryAgain {}
 export class Link {
   readonly ended: Promise<{ code: number; reason: string }>;
   connected = false;
+  refused = false; // the registration, for good
   readonly #socket: WebSocket;
   readonly #running = new Map<string, Context>();
   readonly #timers: NodeJS.Timeout[] = [];
@@ -99,6 +100,7 @@ export class Link {
       log(`connected to ${server.url} as ${registration.workerId}, serving ${names.join(", ")}`);
     } else {
       const why = frame.type === "error" ? frame.message : "no answer to it";
+      this.refused = frame.type === "error" && frame.final === true;
       this.#reason = `the server did not take the registration: ${why}`;
       this.#socket.terminate();
     }

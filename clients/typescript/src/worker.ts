@@ -8,7 +8,7 @@ import { randomBytes } from "node:crypto";
 import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type Context } from "./context.js";
-import { NameTaken } from "./errors.js";
+import { NameTaken, WorkerRefused } from "./errors.js";
 import { Link, type Shop } from "./link.js";
 import { Server } from "./server.js";
 import { Slots } from "./slots.js";
@@ -161,6 +161,7 @@ export class Worker {
       if (leaving.aborted) return;
       // Both of us coming back for ever would take every task from the other.
       if (code === REPLACED) throw new NameTaken(`another worker has connected as '${this.id}'; this one stops`);
+      if (this.#link.refused) throw new WorkerRefused(reason);
       if (performance.now() - began > STEADY_MS) pause = FIRST_PAUSE_MS;
       const wait = Math.round(pause * (0.5 + Math.random() / 2));
       this.#log(`no connection (${reason}); trying again in ${wait} ms`);

@@ -12,7 +12,6 @@ from onward.cli.commands import Options, argument, flag, option
 from onward.cli.processes import end_with_parent, this_child
 from onward.cli.terminal import REFUSED, USAGE, fail
 from onward.cli.worker_processes import WorkerProcesses
-from onward.urls import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -120,7 +119,7 @@ def _run(
     transport: MakeTransport | None = None,
     log_json: bool,
 ) -> None:
-    from onward.client.errors import NotAdmitted
+    from onward.client.errors import NotAdmitted, WorkerRefused
     from onward.client.worker import NameTaken
     from onward.core.errors import Invalid, NotLetIn
 
@@ -128,6 +127,8 @@ def _run(
         worker.run(redis=redis, agents=agents, transport=transport, log_json=log_json)
     except (NotAdmitted, NotLetIn, Invalid) as error:
         fail(REFUSED, f"{where} cannot work there", str(error), error.hint or "")
+    except WorkerRefused as error:
+        fail(REFUSED, f"{where} cannot work there", str(error), "onward worker --help")
     except NameTaken as error:
         fail(REFUSED, f"{where} has stopped", str(error), "give each worker an id of its own")
 
@@ -158,13 +159,12 @@ def ledger_transport(url: str | None) -> MakeTransport:
 
 def run_called(worker: Worker, listen: str, *, log_json: bool = False) -> None:
     """Listen, be registered, be called."""
-    from onward.client.http_worker import NotAccepted
+    from onward.client.errors import WorkerRefused
 
     try:
         worker.run(listen=listen, log_json=log_json)
-    except NotAccepted as error:
-        url = shown(worker.url)
-        fail(REFUSED, f"{url} does not take this worker", str(error), "onward worker --help")
+    except WorkerRefused as error:
+        fail(REFUSED, "the worker has stopped", str(error), "onward worker --help")
 
 
 def _find(where: str) -> Worker:

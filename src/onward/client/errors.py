@@ -4,6 +4,7 @@ OnwardError
 ├── Unreachable     no server answers, or the connection was cut before the answer
 ├── NotAdmitted     the Redis of a stream worker wants another user or password
 ├── ServerNeeded    a stream worker's handler asked for what only the server can do
+├── WorkerRefused   the server refuses a worker, and would each time it asked
 ├── ProblemError    the server answered, and the answer is no
 ├── TaskFailed      the task is over, and did not succeed
 └── StillRunning    the task goes on, but the time to wait for it is over (also a TimeoutError)
@@ -80,6 +81,13 @@ class ServerNeeded(OnwardError):
         super().__init__(f"ctx.once is noted at the server, and none is known; {hint}", hint=hint)
 
 
+class WorkerRefused(OnwardError):
+    code = "worker_refused"
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(f"{shown(url)} refuses this worker: {why}")
+
+
 class ProblemError(OnwardError):
     """The server refused. `code` is stable and for machines; `status` is that of HTTP."""
 
@@ -137,6 +145,7 @@ class _Problem(msgspec.Struct):
     detail: str = ""
     code: str = ""
     hint: str | None = None
+    error: str = ""  # all that doors of their own style send
 
 
 def problem_from(status: int, body: bytes) -> ProblemError:
@@ -144,7 +153,8 @@ def problem_from(status: int, body: bytes) -> ProblemError:
         found = msgspec.json.decode(body, type=_Problem)
     except msgspec.DecodeError:
         found = _Problem()
-    if not found.title:
+    title = found.title or found.error
+    if not title:
         # Something else listens there, or stands in between: its page would explain nothing.
         return ProblemError(
             status=status,
@@ -155,7 +165,7 @@ def problem_from(status: int, body: bytes) -> ProblemError:
     return ProblemError(
         status=status,
         code=found.code or "unknown",
-        title=found.title,
+        title=title,
         detail=found.detail,
         hint=found.hint,
     )

@@ -25,10 +25,11 @@ from starlette.routing import Route
 
 from onward import signature
 from onward.client.api import ServerApi
-from onward.client.errors import ProblemError, Unreachable
+from onward.client.errors import ProblemError, Unreachable, WorkerRefused
 from onward.client.execution import Ended, Execution, RunningTasks
 from onward.client.listening import bind, server_of
 from onward.client.reporting import declare_services, post_note
+from onward.client.retrying import Admission
 from onward.client.service import Json, Service
 from onward.client.task_context import TaskContext
 from onward.faults import Fault, unknown_service
@@ -42,14 +43,11 @@ UNSIGNED = "this call is not signed with the secret of the registration"
 SOONEST_S = 1.0  # between two heartbeats, however the load changes
 LINGER_S = 1.2  # within a second all servers know that this worker leaves; until then they may call
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+REFUSALS = (400, 403)  # of a registration that would be refused each time it came
 
 
 class _Registered(msgspec.Struct):
     secret: str
-
-
-class NotAccepted(RuntimeError):
-    """The server refuses a worker at this URL."""
 
 
 class HttpTransport:
@@ -69,6 +67,7 @@ class HttpTransport:
         self._services = services
         self._registration = registration
         self._api = api
+        self._admission = Admission(api)
         self._running = RunningTasks(threads)
         self._limit = asyncio.Semaphore(registration.concurrency)
         self._beat_s = _ttl_ms() / 3000
@@ -135,10 +134,15 @@ class HttpTransport:
             "slots": me.concurrency,
         }
         request = self._api.request("POST", "/workers/register", body=body)
-        answer = await self._api.send(request, ok_status=400)
-        if answer.status_code == 400:
-            why = _field(answer.content, "error") or "the server gave no reason"
-            raise NotAccepted(str(why))
+        try:
+            answer = await self._api.send(request)
+        except ProblemError as error:
+            if error.status in REFUSALS:
+                raise WorkerRefused(self._api.url, error.title) from error
+            if error.status == 401:
+                self._admission.refuse(error.title)
+            raise
+        self._admission.grant()
         if self._api.key is not None:  # without keys anybody may call it, and a test by hand does
             self._secret = msgspec.json.decode(answer.content, type=_Registered).secret
         self.connected = True

@@ -16,11 +16,13 @@ from time import monotonic
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from onward.client.address import credentials, is_loopback, socket_url
 from onward.client.api import ServerApi
+from onward.client.errors import WorkerRefused, problem_from
 from onward.client.execution import Ended, Execution, RunningTasks
+from onward.client.retrying import Admission
 from onward.client.service import Service
 from onward.client.task_context import LostTask, TaskContext
 from onward.faults import Fault, unknown_service
@@ -67,6 +69,7 @@ class SocketTransport:
         self._threads = threads
         self._on_drain = on_drain
         self._link: SocketLink | None = None
+        self._admission = Admission(api)
 
     @property
     def connected(self) -> bool:
@@ -81,6 +84,8 @@ class SocketTransport:
             except (OSError, WebSocketException, LostTask) as error:
                 if isinstance(error, ConnectionClosed) and error.rcvd is not None:
                     self._give_way(error.rcvd.code)
+                if isinstance(error, InvalidStatus) and error.response.status_code in (401, 403):
+                    self._admission.refuse(_why(error))
                 if monotonic() - began > STEADY_S:
                     pause = FIRST_PAUSE_S
                 wait = pause * random.uniform(0.5, 1)
@@ -113,6 +118,7 @@ class SocketTransport:
             running = RunningTasks(self._threads)
             link = SocketLink(socket, self._services, running, self._api, self._on_drain)
             await link.register(self._registration)
+            self._admission.grant()
             names = ", ".join(service.name for service in self._services.values())
             me = self._registration.worker_id
             log.info("connected to %s as %s, serving %s", shown(url), me, names)
@@ -145,6 +151,8 @@ class SocketLink:
         async with asyncio.timeout(ANSWER_S):
             answer = _decode(await self._socket.recv(decode=False))
         if isinstance(answer, frames.ErrorFrame):
+            if answer.final:
+                raise WorkerRefused(self.api.url, answer.message)
             raise ConnectionRefusedError(answer.message)
         if not isinstance(answer, frames.RegisteredFrame):
             raise ConnectionRefusedError("the server did not answer the registration")
@@ -229,6 +237,13 @@ class SocketLink:
                 await self.send(_answer(task, fault))
 
         self._running.begin(execution, bytes(task.payload).decode(), answer_with)
+
+
+def _why(error: InvalidStatus) -> str:
+    body = error.response.body
+    if not body:
+        return "its key lacks the scope work, or the server does not know the host that it calls"
+    return str(problem_from(error.response.status_code, bytes(body)))
 
 
 def _answer(task: frames.TaskFrame, ended: Ended) -> frames.ResultFrame:

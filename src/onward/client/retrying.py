@@ -8,7 +8,7 @@ import uuid
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from onward.client.errors import ProblemError, Unreachable
+from onward.client.errors import ProblemError, Unreachable, WorkerRefused
 
 if TYPE_CHECKING:
     from onward.client.api import ServerApi
@@ -47,3 +47,28 @@ class RetryWindow:
             raise error
         await asyncio.sleep(self._pause * random.uniform(0.5, 1))
         self._pause = min(self._pause * 2, self.LONGEST_PAUSE_S)
+
+
+class Admission:
+    """Whether a worker with a key that is refused tries again: for a while, because one that was
+    just made may not be known to every server yet; and for ever once it was let in, because its
+    servers may have lost their keys for a time.
+    """
+
+    LIMIT_S = 5.0
+
+    def __init__(self, api: ServerApi) -> None:
+        self._api = api
+        self._granted = False
+        self._refused_at: float | None = None  # the first time
+
+    def grant(self) -> None:
+        self._granted = True
+
+    def refuse(self, why: str) -> None:
+        """Raises WorkerRefused if it is not to be tried again."""
+        if self._granted:
+            return
+        self._refused_at = self._refused_at or monotonic()
+        if monotonic() - self._refused_at >= self.LIMIT_S:
+            raise WorkerRefused(self._api.url, why)

@@ -29,6 +29,7 @@ from onward.client import log_format, task_log
 from onward.client.address import is_explicit, server_url
 from onward.client.api import ServerApi
 from onward.client.durations import in_ms, ms
+from onward.client.errors import WorkerRefused
 from onward.client.failures import Retry
 from onward.client.link import NameTaken, SocketTransport
 from onward.client.service import Service
@@ -44,7 +45,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 THREADS = "onward-handler"
 DRAIN_MS = 7 * 24 * 3_600_000  # for what runs, if the server drains the worker
 
-__all__ = ["NameTaken", "Worker"]
+__all__ = ["NameTaken", "Worker", "WorkerRefused"]
 
 
 # What a worker needs while it serves: a pool of connections, a model. Its value is `ctx.state`.

@@ -7,7 +7,8 @@ CoreError               an OnwardError whose next step may depend on the door
 ├── KeyReused           an idempotency key came again with another body
 ├── Conflict            the task is not in a state in which that can be done
 ├── Invalid             the request makes no sense; `pointer` says where
-│   └── Malformed       its body cannot be read at all
+│   ├── Malformed       its body cannot be read at all
+│   └── NotYet          what it needs is missing here, and may come
 ├── Unauthorized        no key, or one that does not count here (any more)
 ├── Forbidden           the caller's key has not the scope that this needs
 │   └── OwnApproval     the key handed in itself what it would approve
@@ -122,6 +123,10 @@ class Invalid(CoreError):
 
 class Malformed(Invalid):
     """Not JSON, or JSON that may not come in."""
+
+
+class NotYet(Invalid):
+    """Nothing is wrong with it: the same request is taken once what it needs is there."""
 
 
 class Unauthorized(CoreError):

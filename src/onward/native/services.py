@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from onward.core.errors import Invalid, NextStep, NotFound, Step
+from onward.core.errors import Invalid, NextStep, NotFound, NotYet, Step
 from onward.native.caller import LISTS, Action, Caller, Scope, needs
 from onward.services import catalog as catalogs
 from onward.services import limits, privacy, schemas
@@ -79,16 +79,16 @@ class Services:
         shared = await self._catalog.refreshed()
         unknown = [name for name in service.limits if name not in shared]
         if unknown:
-            raise Invalid(
+            raise NotYet(
                 f"no limit is called {unknown[0]!r}",
                 pointer=f"/limits/{service.limits.index(unknown[0])}",
                 step=NextStep(Step.PUT_LIMIT, unknown[0]),
             )
 
     async def _expect(self, services: Sequence[Declared]) -> None:
-        """Raises Invalid for what this server cannot do: it would be left undone, unnoticed."""
+        """Raises NotYet for what this server cannot do: it would be left undone, unnoticed."""
         if not self._encrypts and any(service.encrypt for service in services):
-            raise Invalid(
+            raise NotYet(
                 "this server has no keys to encrypt with",
                 pointer="/encrypt",
                 hint="set ONWARD_ENCRYPTION_KEYS; `onward keys encryption new` makes one",

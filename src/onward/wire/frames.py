@@ -111,6 +111,7 @@ class CancelFrame(SocketFrame, frozen=True, tag="cancel"):
 
 class ErrorFrame(SocketFrame, frozen=True, tag="error"):
     message: str = ""
+    final: bool = False  # ours: of a registration that would be refused each time it came
 
 
 FromWorker = (

@@ -19,7 +19,7 @@ from msgspec import UNSET, Raw
 from onward.core import strict_json
 from onward.core.contract import LeaseStatus
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import Conflict, Invalid
+from onward.core.errors import Conflict, Forbidden, Invalid, NotYet
 from onward.core.outcome import Failed, Lost, Outcome, Released, Succeeded
 from onward.core.task import Claimed, Note, TaskId, encode, new_id
 from onward.core.trace import handed_on
@@ -166,7 +166,8 @@ class Session:
         try:
             frame = _decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            await self._send_error(_unreadable(text, error))
+            # Whoever is not registered has sent its registration.
+            await self._send_error(_unreadable(text, error), final=self._member is None)
             self._fail_unreadable(text)
             return
         except RecursionError:
@@ -254,13 +255,14 @@ class Session:
         wanted = {} if frame.group is None else {group_queue(frame.group): frame.group}
         wanted |= {service: service for service in frame.services if is_service(service)}
         if not wanted:
-            await self._send_error("register with a group, or with services, or both")
+            why = "register with a group, or with services, or both"
+            await self._send_error(why, final=True)
             return
         queues = [queue for queue, name in wanted.items() if self.rights.may_serve(name)]
         refused = [name for queue, name in wanted.items() if queue not in queues]
         not_served = f"this key may not serve {', '.join(refused)}"
-        if not queues:
-            await self._send_error(not_served)
+        if not queues:  # what a key may serve never changes
+            await self._send_error(not_served, final=True)
             return
         sockets = self._sockets
         self._runner = Runner(
@@ -278,7 +280,8 @@ class Session:
             await sockets.roster.join(member, self._set_draining)
         except OnwardError as error:
             sockets.dismiss(self, worker)
-            await self._send_error(str(error))
+            final = isinstance(error, Invalid | Forbidden) and not isinstance(error, NotYet)
+            await self._send_error(str(error), final=final)
             return
         self._member = member
         if not self._ended:
@@ -380,8 +383,8 @@ class Session:
             self._sockets.dismiss(self, self._member.id)
             await self._sockets.roster.leave(self._member)
 
-    async def _send_error(self, message: str) -> None:
-        await self._send_frame(ErrorFrame(message))
+    async def _send_error(self, message: str, *, final: bool = False) -> None:
+        await self._send_frame(ErrorFrame(message, final))
 
     async def _send_frame(self, frame: FromServer) -> None:
         with suppress(OSError, RuntimeError):  # `run` reads that the connection has ended
