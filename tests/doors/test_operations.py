@@ -307,3 +307,18 @@ async def test_another_keys_batch_is_not_there(app: App) -> None:
     join = {"tasks": some(1), "batch": {"id": made["batch"]}}
     refused = await app.post("/api/v2/tasks/batch", join, headers=bearer(bob))
     assert refused.status_code == 404
+
+
+@pytest.mark.contract("B-3")
+async def test_a_stop_takes_effect_between_two_parts_of_a_slow_pace(app: App) -> None:
+    await hand_in(app, some(3))
+    begun = await operate(app, "cancel", filter={"type": "report"}, rate=0.001)
+
+    async def one_is_done() -> bool:
+        shown = (await app.get(f"/api/v2/operations/{begun['id']}")).json()
+        return bool(shown["done"] == 1)
+
+    await wait_until(one_is_done)
+    assert (await app.post(f"/api/v2/operations/{begun['id']}/cancel", None)).status_code == 200
+    shown = await over(app, begun["id"])
+    assert (shown["state"], shown["done"]) == ("canceled", 1)

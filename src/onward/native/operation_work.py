@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -95,23 +96,32 @@ class OperationExecutor:
         self._actions = {"cancel": self._cancel, "retry": self._retry, "delete": self._delete}
         self._erase = erase
         self._stopped: set[tuple[TaskId, int]] = set()
+        self._pauses: dict[tuple[TaskId, int], asyncio.Event] = {}  # by attempt: set, to end them
         self._draining = False
 
     async def execute(self, task: Claimed) -> Outcome:
         if task.type != TYPE:
             return Failed(Fault(kind="InvalidInput", message="not an operation", retryable=False))
+        attempt = (task.id, task.fence)
+        self._pauses[attempt] = asyncio.Event()
         try:
             return await self._carried_out(task, plan_of(task.payload))
         finally:
-            self._stopped.discard((task.id, task.fence))
+            self._stopped.discard(attempt)
+            del self._pauses[attempt]
 
     def drain(self) -> None:
         """What runs is handed back between two parts: another server goes on with it."""
         self._draining = True
+        for pause in self._pauses.values():
+            pause.set()
 
     def cancel(self, task: Claimed) -> None:
         """It stops between two parts."""
-        self._stopped.add((task.id, task.fence))
+        attempt = (task.id, task.fence)
+        self._stopped.add(attempt)
+        if attempt in self._pauses:
+            self._pauses[attempt].set()
 
     async def _carried_out(self, task: Claimed, plan: Plan) -> Outcome:
         (found,) = await self._store.get([task.id])
@@ -138,10 +148,19 @@ class OperationExecutor:
                 status = await self._dispatcher.note(task, progress=encode(progress))
                 if status is not LeaseStatus.HELD:
                     return Canceled() if status is LeaseStatus.CANCEL else Released()
-                await asyncio.sleep(0 if plan.rate is None else len(part) / plan.rate)
+                await self._pause(task, 0 if plan.rate is None else len(part) / plan.rate)
         for n in range(plan.spools):
             await self._documents.delete(spool_kind(task.id), spool_key(n))
         return Succeeded(encode(progress))
+
+    async def _pause(self, task: Claimed, seconds: float) -> None:
+        """Less if it is to stop: at a slow pace a pause may take hours."""
+        if not seconds:
+            await asyncio.sleep(0)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._pauses[task.id, task.fence].wait()
 
     async def _read(self, id: TaskId, n: int) -> Sequence[Spooled] | None:
         now = self._dispatcher.clock.now()
