@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
+import structlog
 
 from onward import Context, Flow, Refused, Retry, TaskFailed, Worker
 from onward.testing import Sandbox, sandbox
@@ -145,3 +147,42 @@ async def test_a_jump_names_what_still_runs(
 
     with pytest.raises(TimeoutError, match=f"hang {task.id} still runs.*while_running=True"):
         await onward.jump(timedelta(hours=1))
+
+
+@pytest.fixture
+def plain_structlog() -> Iterator[None]:
+    """As a user's test finds it, who has not configured it."""
+    before = structlog.get_config()
+    structlog.reset_defaults()
+    yield
+    structlog.configure(**before)
+
+
+def _log_a_failure(payload: str) -> None:
+    try:
+        raise OSError("the disk is full")
+    except OSError:
+        structlog.get_logger("onward.test").exception("broke")
+
+
+@pytest.mark.contract("Y-4")
+@pytest.mark.usefixtures("plain_structlog")
+async def test_what_the_server_logs_goes_to_the_tests_log_without_payloads(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with Sandbox():
+        _log_a_failure("secret")
+    assert "broke" in caplog.text
+    assert "OSError: the disk is full" in caplog.text
+    shown = "".join(capsys.readouterr())
+    assert "secret" not in shown + caplog.text
+
+
+@pytest.mark.contract("Y-4")
+@pytest.mark.usefixtures("plain_structlog")
+async def test_a_log_that_a_program_has_configured_stays_as_it_is() -> None:
+    structlog.configure(processors=[structlog.processors.JSONRenderer()])
+    before = structlog.get_config()
+    async with Sandbox():
+        pass
+    assert structlog.get_config() == before

@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any, Self
 
+import structlog
+
 from onward.app import Application, build
 from onward.client.http import Client
 from onward.client.worker import Worker
@@ -16,6 +18,7 @@ from onward.core.clock import Clock, ManualClock
 from onward.core.contract import Query
 from onward.core.task import Instant, State, Task
 from onward.flow.runs import QUEUE as RUNS
+from onward.logs import speak_through_logging
 from onward.server import server as make_server
 from onward.settings import Settings
 from onward.testing.fakes import Fake
@@ -59,6 +62,9 @@ class Sandbox:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        if not structlog.is_configured():
+            # Its own tracebacks show the variables of each frame: payloads, and 50 ms for each.
+            speak_through_logging()
         self._app, self.url = await self._stack.enter_async_context(
             serving(self._settings, clock=self._clock)
         )
