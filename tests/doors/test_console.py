@@ -309,6 +309,34 @@ async def test_explain_says_why_it_does_not_run_and_what_to_do(app: App) -> None
     assert (later["reason"], later["eta"]) == ("scheduled", app.clock.now() + 5_000)
 
 
+@pytest.mark.contract("N-4")
+@pytest.mark.parametrize(
+    ("reported", "answer", "shown"),
+    [
+        ({"progress": 0.75, "message": "three of four"}, {"result": "ok"}, (1.0, None)),
+        ({"progress": 1.0, "message": "all four"}, {"result": "ok"}, (1.0, "all four")),
+        (None, {"result": "ok"}, (None, None)),
+        (
+            {"progress": 0.75, "message": "three"},
+            {"error": "no", "retryable": False},
+            (0.75, "three"),
+        ),
+    ],
+)
+async def test_what_succeeded_is_complete_and_what_failed_shows_how_far_it_got(
+    app: App, reported: Any, answer: dict[str, Any], shown: tuple[Any, Any]
+) -> None:
+    worker = await app.worker(group=None, services=["greet"])
+    id = (await submitted(app))["id"]
+    await worker.task()
+    if reported is not None:
+        await worker.send({"type": "progress", "taskId": id, **reported})
+    await worker.answer(id, **answer)
+    await app.settled()
+    task = await app.task(id)
+    assert (task["progress"], task["progress_message"]) == shown
+
+
 @pytest.mark.contract("N-11")
 async def test_a_declared_service_brings_its_schema_and_defaults(app: App) -> None:
     schema = {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}

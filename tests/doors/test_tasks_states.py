@@ -40,7 +40,7 @@ async def test_pending_to_active_to_completed_with_the_workers_result_unchanged(
     assert await read(app, task) == detail(
         app, task, state="COMPLETED", phase="succeeded", created_at=born_at,
         completed_at=iso(app.clock.now()), result={"summary": "Short", "words": [1, 2.5]},
-        progress=0.5, progress_message="half",
+        progress=1.0,
     )  # fmt: skip
     assert iso(app.clock.now()).endswith("Z")
 

@@ -161,7 +161,7 @@ async def test_progress_parts_and_effects_go_back_over_the_servers_api(
     await start(worker)
     task = await client.submit("act", {})
     done = await client.wait(task.id, timeout_ms=60_000)
-    assert (done.result, acts, done.progress) == (["sent", "sent"], [1], 0.5)
+    assert (done.result, acts, done.progress) == (["sent", "sent"], [1], 1.0)
     async with httpx2.AsyncClient() as http:
         items = (await http.get(f"{url}/api/v2/tasks/{task.id}/events")).json()["items"]
     assert [item["data"] for item in items if item["type"] == "task.chunk"] == [{"part": 1}]

@@ -73,10 +73,14 @@ def event_view(event: Event) -> TaskEvent:
 
 
 def progress_of(task: Task) -> TaskProgress:
+    """As it was reported last; of a task that succeeded, that it is complete."""
     if task.progress is None:
         return TaskProgress()
     found = msgspec.json.decode(task.progress)
-    return TaskProgress(found.get("progress"), found.get("message"))
+    progress, message = found.get("progress"), found.get("message")
+    if task.state is State.SUCCEEDED and progress is not None and progress < 1:
+        return TaskProgress(1.0)  # the message was of what was left to do
+    return TaskProgress(progress, message)
 
 
 def tags_of(task: Task) -> tuple[str, ...]:
