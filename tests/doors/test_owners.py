@@ -104,6 +104,34 @@ async def test_lists_have_a_keys_own_or_all(app: App, keys: Keys) -> None:
             assert await listed(by) == {task, other}
 
 
+@pytest.mark.every_ledger
+@pytest.mark.contract("K-5")
+async def test_who_may_read_all_finds_what_one_key_handed_in(app: App, keys: Keys) -> None:
+    mine, other = await keys.submit("ann"), await keys.submit("bob")
+    path = f"/api/v2/tasks?owner={keys.id('ann')}"
+
+    async def listed(by: str) -> list[str]:
+        response = await app.get(path, headers=keys[by])
+        assert response.status_code == 200, response.text
+        return [task["id"] for task in response.json()["items"]]
+
+    for by in ("ann", "reader", "operator"):
+        assert await listed(by) == [mine]
+    assert await keys.status("bob", "GET", path) == 403, "not bob's own tasks in their place"
+    leaked = {"filter": {"owner": keys.id("ann")}}
+    assert await keys.status("bob", "POST", "/api/v2/tasks/cancel", leaked) == 403
+    assert await keys.status("operator", "POST", "/api/v2/tasks/cancel", leaked) == 202
+    await wait_until(lambda: _is_canceled(app, keys, mine))
+    assert (await app.get(f"/api/v2/tasks/{other}", headers=keys["bob"])).json()["state"] == (
+        "queued"
+    )
+
+
+async def _is_canceled(app: App, keys: Keys, task: str) -> bool:
+    found = (await app.get(f"/api/v2/tasks/{task}", headers=keys["reader"])).json()
+    return bool(found["state"] == "canceled")
+
+
 @pytest.mark.contract("K-5")
 async def test_idempotency_keys_of_two_owners_never_meet(app: App, keys: Keys) -> None:
     first = await keys.submit("ann", idempotency_key="k")

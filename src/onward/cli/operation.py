@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 REFUSED = 4
 LISTS = ("state", "tag")
 NUMBERS = ("created_after", "created_before")
-FIELDS = ("state", "type", "queue", "partition", "tag", "batch", "session", "q", *NUMBERS, "all")
+WHERE = ("type", "queue", "partition", "batch", "session", "owner")
+FIELDS = ("state", "tag", *WHERE, "q", *NUMBERS, "all")
 EVERY_S = 0.2
 
 FILTER: Options = {

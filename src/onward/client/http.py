@@ -69,6 +69,7 @@ class Filter(TypedDict, total=False):
     type: str | None
     queue: str | None
     session: str | None
+    owner: str | None
     tag: Sequence[str] | None
     batch: str | None
     partition: str | None

@@ -58,6 +58,7 @@ class OperationOptions(TypedDict, total=False):
     tag: str | Sequence[str]
     batch: str
     session: str
+    owner: str
     q: str
     created_after: int
     created_before: int

@@ -135,6 +135,8 @@ class Caller(msgspec.Struct, frozen=True):
 
     def within(self, query: Query) -> Query:
         """The same query among the tasks that this caller sees."""
+        if query.owner not in (None, self.key):  # not its own instead: it asked for others'
+            self.require(*SEES_ALL)
         if self.has(*SEES_ALL):
             return query
         return msgspec.structs.replace(query, owner=self.key or "")

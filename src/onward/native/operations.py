@@ -104,7 +104,7 @@ class Operations:
         if body.filter is None:
             found = self._named(body.ids or (), own)
         else:
-            found = self._matching(msgspec.structs.replace(_ledger_query(body.filter), owner=own))
+            found = self._matching(_within(_ledger_query(body.filter), own, caller))
         id, now = new_id(), self._dispatcher.clock.now()
         matched = spools = 0
         async for tasks in found:
@@ -181,6 +181,14 @@ def operation_view(task: Task) -> OperationView:
     )
 
 
+def _within(query: LedgerQuery, own: str | None, caller: Caller) -> LedgerQuery:
+    if own is None:
+        return query
+    if query.owner not in (None, own):  # not its own instead: others' were meant
+        caller.require(Scope.OPERATE)
+    return msgspec.structs.replace(query, owner=own)
+
+
 def _ledger_query(filter: OperationFilter) -> LedgerQuery:
     states = frozenset(State(state) for state in words(filter.state))
     return LedgerQuery(
@@ -192,6 +200,7 @@ def _ledger_query(filter: OperationFilter) -> LedgerQuery:
         tags=frozenset(words(filter.tag)),
         batch=filter.batch,
         session=filter.session,
+        owner=filter.owner,
         text=filter.q,
         created_from=filter.created_after,
         created_before=filter.created_before,

@@ -170,6 +170,7 @@ def _ledger_query(query: TaskQuery) -> LedgerQuery:
         type=query.type,
         queue=query.queue,
         session=query.session,
+        owner=query.owner,
         tags=frozenset(query.tag),
         batch=query.batch,
         partition=query.partition,

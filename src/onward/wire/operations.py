@@ -33,6 +33,7 @@ class OperationFilter(Body, frozen=True):
     tag: Word | Annotated[tuple[Word, ...], Meta(max_length=MOST_TAGS)] = ()
     batch: Word | None = None
     session: Word | None = None
+    owner: Word | None = None  # the id of the key that handed them in
     q: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     created_after: Number | None = None  # from then on
     created_before: Number | None = None

@@ -210,6 +210,7 @@ class TaskQuery(Query, frozen=True):
     type: str | None = None
     queue: str | None = None
     session: str | None = None
+    owner: str | None = None  # the id of the key that handed them in
     tag: Annotated[tuple[str, ...], Meta(max_length=MOST_TAGS)] = ()  # all of them
     batch: str | None = None
     partition: str | None = None
