@@ -376,3 +376,22 @@ async def test_the_same_request_once_more_is_the_same_batch_also_when_it_is_over
     assert (await look(app, first["batch"]))["total"] == 2
     listed = (await app.get("/api/v2/tasks", params={"type": "after"})).json()["items"]
     assert len(listed) == 1
+
+
+@pytest.mark.contract("B-1")
+@pytest.mark.parametrize("terms", [{}, {"batch": {"name": "night"}}])
+async def test_a_request_with_a_key_hands_each_task_in_once(
+    app: App, terms: dict[str, Any]
+) -> None:
+    tasks = [*some(2), {**some(1)[0], "idempotency_key": "own"}]
+    headers = {"idempotency-key": "cut"}
+    first = await app.post("/api/v2/tasks/batch", {"tasks": tasks, **terms}, headers=headers)
+    again = await app.post("/api/v2/tasks/batch", {"tasks": tasks, **terms}, headers=headers)
+    assert first.json() == again.json()
+    ids = [item["id"] for item in first.json()["items"]]
+    keys = [(await app.task(id))["idempotency_key"] for id in ids]
+    assert keys == ["cut:0", "cut:1", "own"]
+    other = {"tasks": [{**tasks[0], "payload": "another"}, tasks[1]], **terms}
+    changed = (await app.post("/api/v2/tasks/batch", other, headers=headers)).json()["items"]
+    assert changed[0]["error"]["code"] == "idempotency_key_reused"
+    assert changed[1]["id"] == ids[1]

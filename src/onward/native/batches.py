@@ -105,7 +105,8 @@ class Batches:
         idempotency_key: IdempotencyKey | None = None,
     ) -> HandedInEach:
         """Up to 10,000 tasks, each taken or refused by itself; as JSON, or a task a line. A key
-        beside them is the batch's: the same once more is the same batch.
+        beside them is the batch's, and, with its place, that of each task that has none: the same
+        once more is the same batch with the same tasks.
         """
         if (content_type or "").partition(";")[0].strip().lower() == LINES:
             raws, terms = _lines(body), _terms_of(query)
@@ -115,6 +116,8 @@ class Batches:
         items: list[TaskId | OnwardError] = []
         for at in range(0, len(raws), CHUNK):
             part = [_item(raw) for raw in raws[at : at + CHUNK]]
+            if idempotency_key is not None:
+                part = [_keyed(one, f"{idempotency_key}:{n}") for n, one in enumerate(part, at)]
             items += await self._submissions.submit_each(caller, part, batch)
             await asyncio.sleep(0)  # a chunk at a time: others have their turn
         if batch is not None and terms is not None:
@@ -293,6 +296,12 @@ def _item(raw: bytes | msgspec.Raw) -> Submit | OnwardError:
         return _converted(strict_json.parse(bytes(raw)), Submit, "")
     except OnwardError as error:
         return error
+
+
+def _keyed(item: Submit | OnwardError, key: str) -> Submit | OnwardError:
+    if isinstance(item, OnwardError) or item.idempotency_key is not None:
+        return item
+    return msgspec.structs.replace(item, idempotency_key=key)
 
 
 def _converted(value: Any, kind: type[T], at: str) -> T:
