@@ -13,7 +13,7 @@ from onward.cli.__main__ import app
 
 EXIT_CODES = {
     "OK": "done; with `--wait`: the task succeeded",
-    "FAILED": "it did not succeed: the task failed, or something must be mended",
+    "FAILED": "it did not succeed: the task failed, or a check found a fault",
     "USAGE": "an option, a setting or a payload that cannot be read or is not accepted",
     "NOT_FOUND": "there is no such task, run, flow, schedule, queue",
     "REFUSED": "the server refused: the task is not in a state for that, or the key may not do it",

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from onward.cli.__main__ import app
 
+TYPERS_OWN = ("--install-completion", "--show-completion", "--help")
+
 
 def commands(group: Any = None, path: str = "onward") -> Iterator[tuple[str, bool]]:
     group = group or get_command(app)
@@ -26,5 +28,7 @@ def test_every_command_has_help(command: str, is_group: bool) -> None:
     done = CliRunner().invoke(app, [*command.split()[1:], "--help"])
     assert done.exit_code == 0
     assert f"Usage: {command}" in done.stdout
+    flags = [line for line in done.stdout.splitlines() if "<bool>" in line]
+    assert all(any(name in line for name in TYPERS_OWN) for line in flags), "it takes no value"
     example = done.stdout.partition("Example")[2]
     assert is_group or all(word in example for word in command.split())

@@ -72,6 +72,7 @@ async def test_a_certificate_that_is_not_trusted_is_named(
         with pytest.raises(Unreachable, match=r"certificate verify failed: self.signed") as refused:
             await client.health()
     assert "SSL_CERT_FILE" in (refused.value.hint or "")
+    assert "verify=" in (refused.value.hint or "")
     with pytest.raises(Unreachable, match="certificate verify failed"):
         await asyncio.to_thread(tools, behind_tls, "s")
     found = await asyncio.to_thread(lambda: list(examine("sqlite:///:memory:", behind_tls)))

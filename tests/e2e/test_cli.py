@@ -200,6 +200,12 @@ def test_workers_services_and_sessions_are_listed_and_changed(machine: Machine) 
     assert [each["id"] for each in machine.json("session", "list")["items"]] == ["ada"]
     assert "1 queued" in machine.run("session", "show", "ada").stdout
     assert id in machine.run("session", "tasks", "ada").stdout
+    assert "no notifications" in machine.run("session", "notifications", "ada").stderr
+    asks = machine.run("submit", "make", "--session", "ada", "--approval").stdout.strip()
+    unread = ("session", "notifications", "ada", "--unread")
+    (told,) = poll_until(lambda: machine.json(*unread)["items"])
+    assert (told["task_id"], told["delivered_by"]) == (asks, None)
+    assert told["message"] in machine.run("session", "notifications", "ada").stdout
 
 
 @pytest.mark.contract("N-1")

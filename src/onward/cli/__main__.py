@@ -52,7 +52,10 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _onward(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_version, is_eager=True, metavar=""
+        ),
     ] = False,
 ) -> None:
     """Hand off work and move on."""

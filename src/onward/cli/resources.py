@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from onward.cli.commands import Resource, Verb, argument, option
+from onward.cli.commands import Resource, Verb, argument, flag, option
 from onward.cli.submit import read_payload
-from onward.cli.tables import as_text, cell, since, span
+from onward.cli.tables import Fields, as_text, cell, print_page, since, span
 from onward.cli.task import TASK
 from onward.cli.terminal import COLOURS, MARKS, ago, count_per_ms, format_duration, user
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from onward.client.http import ApprovalView, Client
+    from onward.wire.base import Page
     from onward.wire.limits import LimitView
     from onward.wire.queues import QueueView
 
@@ -422,9 +423,30 @@ def _states(session: dict[str, Any]) -> str:
     )
 
 
+async def _notifications_of(
+    client: Client, key: str, cursor: str | None, limit: int, unread: bool
+) -> Page[dict[str, Any]]:
+    from onward.wire.base import Page
+
+    return await client._api.call(  # noqa: SLF001
+        Page[dict[str, Any]], "GET", "sessions", key, "notifications",
+        peek="true", unread="true" if unread else None, cursor=cursor, limit=limit,
+    )  # fmt: skip
+
+
+NOTIFICATION: Fields = {
+    "type": "type",
+    "task": "task_id",
+    "read": lambda one: "yes" if one["read"] else "",
+    "delivered": lambda one: (
+        f"{one['delivered_by']} {ago(one['delivered_at'])}" if one.get("delivered_by") else ""
+    ),
+    "about": lambda one: cell(one["message"]),
+}
+
 SESSION = Resource(
     "session",
-    "See which sessions there are, and their tasks.",
+    "See which sessions there are, their tasks and their notifications.",
     key=argument("ID", "The session's id."),
     example="ada",
     columns={
@@ -455,6 +477,13 @@ SESSION = Resource(
             "List the tasks of a session, newest first.",
             lambda client, key, cursor, limit: client.list(session=key, cursor=cursor, limit=limit),
             show=lambda page: TASK.print_page(page, none="no tasks in this session"),
+        ),
+        Verb(
+            "notifications",
+            "List a session's notifications, newest first; none of them is delivered by this.",
+            _notifications_of,
+            options={"unread": flag("--unread", "Only those that were not acknowledged.")},
+            show=lambda page: print_page(page, NOTIFICATION, none="no notifications"),
         ),
     ),
 )

@@ -49,7 +49,8 @@ class Unreachable(OnwardError):
 
 
 _TLS_HINTS = {
-    "certificate verify failed": "name the file with its authority's certificate in SSL_CERT_FILE",
+    "certificate verify failed": "name the file with its authority's certificate in SSL_CERT_FILE, "
+    "or as Client(url, verify=FILE)",
     "wrong version number": "it answers without TLS: use http:// for it",
     "record layer failure": "it answers without TLS: use http:// for it",
 }
