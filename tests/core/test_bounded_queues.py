@@ -8,7 +8,7 @@ from onward.core import machine
 from onward.core.clock import ManualClock
 from onward.core.limits import Bound
 from onward.core.pressure.limits import BoundedQueues
-from onward.core.slots import Slots
+from onward.core.slots import Slots, WorkerSlots
 from onward.ledgers import open_backend
 from tests.support import NOW, PROFILES, a_task
 
@@ -59,3 +59,23 @@ def test_what_frees_a_bound_lets_all_its_queues_go_on(limits: BoundedQueues) -> 
     assert limits.freed([cancel]) == set()
     limits.take([SMTP], NATURAL)
     assert limits.freed([cancel]) == {"mail", "sms"}
+
+
+@pytest.mark.contract("L-3")
+def test_a_bound_by_type_that_is_freed_on_one_custom_queue_wakes_the_others() -> None:
+    slots = Slots(wake=lambda: None)
+    limits = BoundedQueues(open_backend("sqlite:///:memory:").tasks, ManualClock(), slots)
+    queues = ("slow", "ocr", "group:gpu")
+    worker = WorkerSlots(
+        "w", queues, lease_ms=None, deliver=lambda _: None, stop=lambda _, __: None
+    )
+    slots.add(worker, 1)
+    limits.take([SMTP], NATURAL)
+    ended = machine.cancel(
+        a_task(state="scheduled", queue="fast", type="sms"), NOW, PROFILES["console"]
+    )
+    assert ended is not None
+    assert limits.freed([ended]) == {"mail", "sms", "fast", "slow"}
+    by_queue = Bound("limit:smtp:total", False, 3, None, ("mail", "fast"))
+    limits.take([by_queue], NATURAL)
+    assert limits.freed([ended]) == {"mail", "fast"}

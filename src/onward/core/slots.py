@@ -8,7 +8,7 @@ for it, so an idle process sends the ledger nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -126,6 +126,11 @@ class Slots:
     def limit_by(self, limits: Callable[[str], tuple[Bound, ...]] | None) -> None:
         """The bounds of a queue, for every claim from it; None: no queue has any."""
         self._limits = limits
+
+    @property
+    def queues(self) -> Collection[str]:
+        """All that workers here serve, or have served."""
+        return self._idle.keys()
 
     def served(self, queue: str) -> bool:
         return any(queue in slots.queues for slots in self._by_worker.values())

@@ -58,7 +58,11 @@ class BoundedQueues:
         """All that may hold for a task on this queue."""
         if queue in self._natural:
             return self._by_queue[queue]
-        return () if queue.startswith(OWN) else self._elsewhere
+        return self._elsewhere if self._is_custom(queue) else ()
+
+    def _is_custom(self, queue: str) -> bool:
+        """No service is named after it, and tasks of any type may be on it."""
+        return queue not in self._natural and not queue.startswith(OWN)
 
     def freed(self, moves: Iterable[Move]) -> set[str]:
         """Queues in which a task may start, perhaps, once these moves are applied."""
@@ -69,12 +73,15 @@ class BoundedQueues:
             for move in moves
             if move.expect in _OCCUPYING and move.to is not move.expect
         }
+        if not left:
+            return set()
+        by_type = {*self._mixed, *filter(self._is_custom, self._slots.queues)}
         return {
             freed
             for bound in self._all
             for queue, type_ in left
             if bound.covers(queue, type_)
-            for freed in (*bound.queues, queue, *(self._mixed if bound.types else ()))
+            for freed in (*bound.queues, queue, *(by_type if bound.types else ()))
         }
 
     async def held_back(
