@@ -17,6 +17,7 @@ from onward.services.privacy import MASK
 from onward.wire.tasks import Submit
 from tests.running_app import App, SocketWorker, running_app
 from tests.runs.flow_app import call, chain
+from tests.support import wait_until
 
 SECRET = "4111-1111"
 CARD = {"card": {"number": SECRET, "kind": "visa"}, "amount": 7}
@@ -182,6 +183,31 @@ async def test_in_a_flow_it_is_masked_wherever_it_went(app: App) -> None:
     for at, refused in refusals.items():
         assert refused.status_code == 422, refused.text
         assert refused.json()["errors"][0]["pointer"].startswith(at)
+        assert "holds the mask" in refused.json()["detail"]
+
+
+@pytest.mark.contract("S2-9")
+async def test_a_mask_is_not_approved_over_what_a_flow_asks_about(app: App) -> None:
+    ask = {"kind": "approval", "prep": {"input_key": "$params"}}
+    made = await app.post("/api/v2/flows", {"name": "order", "definition": chain(("ask", ask))})
+    assert made.status_code == 200, made.text
+    run = await app.post("/api/v2/runs", {"flow": "order", "params": {"deep": [CARD]}})
+    assert run.status_code == 202, run.text
+    asked = await wait_until(lambda: _asked(app))
+    assert SECRET not in json.dumps(asked)
+    path = f"/api/v2/approvals/{asked['id']}/approve"
+    refused = await app.post(path, {"payload": asked["payload"]})
+    assert refused.status_code == 422, refused.text
+    (fault,) = refused.json()["errors"]
+    assert fault["pointer"] == "/payload/input/deep/0/card/number"
+    assert "holds the mask" in fault["message"]
+    assert (await app.post(path, None)).status_code == 200
+
+
+async def _asked(app: App) -> dict[str, Any]:
+    items = (await read(app, "/api/v2/approvals", **MASKED))["items"]
+    found: dict[str, Any] = items[0] if items else {}
+    return found
 
 
 @pytest.mark.contract("S2-9")
