@@ -12,6 +12,7 @@ import pytest
 
 from onward.core.contract import Fate, Key, Query, Verdict
 from onward.core.errors import LedgerUnavailable, NotLetIn
+from onward.core.limits import Bound
 from onward.core.outcome import Released, Succeeded
 from onward.core.task import Letter, State, new_id
 from onward.ledgers.postgres import PostgresBackend
@@ -521,3 +522,31 @@ async def _works(driver: Driver) -> bool:
     except LedgerUnavailable:
         return False
     return True
+
+
+# Notes of what bounds count.
+
+
+async def test_notes_of_a_queue_that_is_not_claimed_from_any_more_are_read(
+    servers: list[Driver], other: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    def notes() -> int:
+        with other.transaction():
+            found = other.execute("SELECT count(*) FROM ring_freed").fetchone()
+        return 0 if found is None else int(found[0])
+
+    here, elsewhere = servers
+    bounds = (Bound("each", True, 1, None, ("q",)),)
+    first, second = await here.submit_some(2, partition="a")
+    (held,) = await here.claim(limit=2, bounds=bounds)
+    assert await elsewhere.settle(held, Succeeded("1")) is Verdict.APPLIED
+    for queue in ("left", "behind"):
+        await here.finished(queue=queue, partition="a")
+    with other:
+        assert notes() == 3
+        await elsewhere.backend.maintain()
+        assert notes() == 3, "they may be younger than the next claim"
+        await elsewhere.backend.maintain()
+        assert notes() == 0
+    assert held.id == first.id
+    assert [task.id for task in await here.claim(limit=2, bounds=bounds)] == [second.id]

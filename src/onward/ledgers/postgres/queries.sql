@@ -56,6 +56,9 @@ WITH joined AS (
 SELECT n, queue, priority, lane, partition FROM joined
 UNION ALL SELECT 0, '', 0, '', partition FROM freed;
 
+-- :name oldest_freed
+SELECT n, queue FROM ring_freed ORDER BY n LIMIT 100;
+
 -- :name note_joined
 -- :rows queue text, priority bigint, lane text, partition text
 INSERT INTO ring_news ({row}) {rows};

@@ -15,8 +15,19 @@ from onward.core.contract import (
     Moved,
     Submission,
     Verdict,
+    Want,
 )
-from onward.core.task import FINAL, QUEUED, Claimed, Instant, Json, Letter, TaskId
+from onward.core.task import (
+    FINAL,
+    QUEUED,
+    Claimed,
+    Instant,
+    Json,
+    Lane,
+    Letter,
+    Priority,
+    TaskId,
+)
 from onward.ledgers.postgres.batch import Known, PostgresBatch
 from onward.ledgers.postgres.bell import PostgresBell
 from onward.ledgers.postgres.claims import locks_of
@@ -33,6 +44,7 @@ class PostgresStore(SqlStore):
         self._known = Known()
         super().__init__(database, partial(PostgresBatch, self._known))
         self._bell = bell
+        self._freed: frozenset[int] = frozenset()  # the oldest notes, when they were last looked at
         # Where the log was cut at a gap: the last number seen beyond it, and who wrote then.
         self._gap: tuple[int, frozenset[str]] | None = None
         self._settled = 0  # no transaction under way has a number up to this one
@@ -48,6 +60,18 @@ class PostgresStore(SqlStore):
         if self._known.rated_at:
             await self.forget_rates(self._known.rated_at)
             self._known.rated_at = 0
+        await self._hear_old_notes()
+
+    async def _hear_old_notes(self) -> None:
+        """Claims delete the notes that they hear, and a queue may never be claimed from again. Its
+        notes are heard as by a claim, under the same locks: something may yet wait there.
+        """
+        notes = await self._db.read(Step("oldest_freed"))
+        old = {queue for n, queue in notes if n in self._freed}
+        self._freed = frozenset(n for n, _ in notes)
+        if old:
+            wants = [Want(queue, Priority.NORMAL, Lane.PRIMARY, 1) for queue in sorted(old)]
+            await self.start_at(wants, now=0)
 
     async def insert(
         self, submissions: Sequence[Submission], asks: Sequence[Ask], *, now: Instant
