@@ -6,10 +6,17 @@ import pytest
 
 from onward.core import machine
 from onward.core.clock import ManualClock
-from onward.core.limits import Bound
+from onward.core.limits import Bound, Rate
+from onward.core.outcome import Succeeded
 from onward.core.pressure.limits import BoundedQueues
 from onward.core.slots import Slots, WorkerSlots
+
+
+from onward.core.slots import Slots
+from onward.core.task import Claimed
 from onward.ledgers import open_backend
+from tests.core.dispatcher import Observed
+from tests.core.dispatcher import dispatcher as dispatcher
 from tests.support import NOW, PROFILES, a_task
 
 SMTP = Bound("limit:smtp:total", False, 3, None, ("mail", "sms"), ("mail", "sms"))
@@ -79,3 +86,42 @@ def test_a_bound_by_type_that_is_freed_on_one_custom_queue_wakes_the_others() ->
     by_queue = Bound("limit:smtp:total", False, 3, None, ("mail", "fast"))
     limits.take([by_queue], NATURAL)
     assert limits.freed([ended]) == {"mail", "fast"}
+
+
+@pytest.mark.contract("L-6")
+def test_an_end_frees_no_rate(limits: BoundedQueues) -> None:
+    rate = Bound("service:sms:total:5/1000", False, None, Rate(5, 1_000), ("sms",), ("sms",))
+    cancel = machine.cancel(
+        a_task(state="scheduled", queue="sms", type="sms"), NOW, PROFILES["console"]
+    )
+    assert cancel is not None
+    limits.take([rate], NATURAL)
+    assert limits.freed([cancel]) == set()
+    limits.take([rate, SMTP], NATURAL)
+    assert limits.freed([cancel]) == {"mail", "sms"}
+
+
+@pytest.mark.contract("L-6")
+async def test_what_waits_for_a_rate_asks_nothing_of_the_ledger_before_its_instant(
+    dispatcher: Observed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate = Bound("service:q:total:1/60000", False, None, Rate(1, 60_000), ("q",), ("mail",))
+    dispatcher.pressure.limits.take([rate], {"q"})
+    slots = dispatcher.add_worker(slots=5)
+    for _ in range(3):
+        await dispatcher.submit(a_task())
+    await dispatcher.idle()
+    assert len(dispatcher.inbox) == 2, "count and burst"
+    asked: list[object] = []
+
+    async def claim(asks: object, *, now: int) -> list[Claimed]:
+        asked.append(asks)
+        return []
+
+    monkeypatch.setattr(dispatcher.backend.tasks, "claim", claim)
+    for task in dispatcher.inbox:
+        await dispatcher.settle(task, Succeeded("1"))
+        dispatcher.slots.free(slots)
+        await dispatcher.idle()
+    assert asked == []
+    dispatcher.pressure.limits.close()

@@ -27,6 +27,7 @@ class BoundedQueues:
         self._slots = slots
         self._timers: dict[str, asyncio.TimerHandle] = {}  # by queue that waits for a rate
         self._all: tuple[Bound, ...] = ()
+        self._counting: tuple[Bound, ...] = ()  # of these, what runs; a rate counts starts
         self._natural: frozenset[str] = frozenset()  # queues that services are named after
         self._mixed: frozenset[str] = frozenset()  # of these, which have types of other services
         self._by_queue: dict[str, tuple[Bound, ...]] = {}
@@ -41,6 +42,7 @@ class BoundedQueues:
             return
         queues = {queue for bound in (*self._all, *taken) for queue in bound.queues}
         self._all, self._natural, self._mixed = taken, natural, mixed
+        self._counting = tuple(bound for bound in taken if bound.most is not None)
         self._elsewhere = tuple(bound for bound in taken if bound.types)
         self._by_queue = {
             queue: tuple(
@@ -65,8 +67,11 @@ class BoundedQueues:
         return queue not in self._natural and not queue.startswith(OWN)
 
     def freed(self, moves: Iterable[Move]) -> set[str]:
-        """Queues in which a task may start, perhaps, once these moves are applied."""
-        if not self._all:
+        """Queues in which a task may start, perhaps, once these moves are applied.
+
+        What waits for a rate does not: an end brings its instant no nearer.
+        """
+        if not self._counting:
             return set()
         left = {
             (move.queue, move.service)
@@ -78,7 +83,7 @@ class BoundedQueues:
         by_type = {*self._mixed, *filter(self._is_custom, self._slots.queues)}
         return {
             freed
-            for bound in self._all
+            for bound in self._counting
             for queue, type_ in left
             if bound.covers(queue, type_)
             for freed in (*bound.queues, queue, *(by_type if bound.types else ()))
