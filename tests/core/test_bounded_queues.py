@@ -10,9 +10,6 @@ from onward.core.limits import Bound, Rate
 from onward.core.outcome import Succeeded
 from onward.core.pressure.limits import BoundedQueues
 from onward.core.slots import Slots, WorkerSlots
-
-
-from onward.core.slots import Slots
 from onward.core.task import Claimed
 from onward.ledgers import open_backend
 from tests.core.dispatcher import Observed

@@ -8,7 +8,7 @@ from onward.core.contract import Ask, Move, Want
 from onward.core.limits import Bound
 from onward.core.task import QUEUED, RUNNING, Instant, State, Task
 from onward.ledgers.codec import FIELDS, to_row
-from onward.ledgers.postgres.claims import PostgresRoom, RingClaims
+from onward.ledgers.postgres.claims import PostgresRoom, Prepared, RingClaims
 from onward.ledgers.sql.dialect import Row, Step
 from onward.ledgers.sql.schema import without_empty
 from onward.ledgers.sql.turns import Room, Waiting
@@ -58,6 +58,7 @@ class PostgresBatch(WriteBatch):
     def __init__(self, known: Known, asks: Sequence[Ask], now: Instant) -> None:
         super().__init__(asks, now)
         self._known = known
+        self._prepared = Prepared()
         self._joined: dict[tuple[str, int, str, str], None] = {}  # lanes and partitions
         self._freed: dict[tuple[str, str, str], None] = {}  # queues, types and partitions
         self._depths: dict[str, int] = {}  # without what this batch changes
@@ -83,7 +84,7 @@ class PostgresBatch(WriteBatch):
             rows = yield from self._plainly(ask, claim)
             if rows is not None:
                 return rows
-        claims = RingClaims(ask.wants, self.now, self._by_queue, claim)
+        claims = RingClaims(ask.wants, self.now, self._by_queue, claim, self._prepared)
         found = yield from claims.take(ask.limit)
         self._known.ringed -= queues - claims.ringed
         self._known.ringed |= claims.ringed

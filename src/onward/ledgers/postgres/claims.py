@@ -37,14 +37,34 @@ NEWS = 1_000  # notes read at once
 WIDE = 512  # heads read of one lane at once, beside those that its limit needs
 
 
+class Prepared:
+    """What the asks of one write have locked and read so far: it is theirs until the commit.
+
+    A server has an ask for each of its workers. Without this a rate that lets nothing start would
+    be found out anew for every one of them.
+    """
+
+    def __init__(self) -> None:
+        self.paid: dict[RateKey, Micros] = {}
+        self._done: set[object] = set()
+
+    def first(self, *step: object) -> bool:
+        """Whether none of them has done this before."""
+        before = len(self._done)
+        self._done.add(step)
+        return len(self._done) > before
+
+
 class PostgresRoom(Room):
     """As it was read under the locks of its bounds."""
 
-    def __init__(self, now: Instant, queues: Iterable[str] = ()) -> None:
+    def __init__(
+        self, now: Instant, queues: Iterable[str] = (), prepared: Prepared | None = None
+    ) -> None:
         super().__init__(now)
         self._queues = sorted(queues)
         self._used: dict[tuple[Bound, str], int] = {}
-        self._paid: dict[RateKey, Micros] = {}
+        self._paid = (prepared or Prepared()).paid
         self.dirty: dict[RateKey, tuple[Micros, Instant]] = {}
 
     def used(self, bound: Bound, partition: str) -> int:
@@ -79,6 +99,7 @@ class PostgresRoom(Room):
         keys -= self._paid.keys()
         if keys:
             columns = [list(column) for column in zip(*keys, strict=True)]
+            self._paid |= dict.fromkeys(keys, 0)
             for *key, paid_at in (yield Step("paid", columns)):
                 self._paid[key[0], key[1], key[2]] = paid_at
 
@@ -240,13 +261,15 @@ class RingClaims:
         now: Instant,
         queues: Iterable[str],
         claim: tuple[object, ...] = (),
+        prepared: Prepared | None = None,
     ) -> None:
         """`queues`: in which this transaction may have claimed already. `claim`: worker and clocks
         of those that are claimed.
         """
         self._wants = wants
         self._claim = claim
-        self._room = PostgresRoom(now, queues)
+        self._prepared = prepared or Prepared()
+        self._room = PostgresRoom(now, queues, self._prepared)
         self.ringed: set[str] = set()  # queues in which there are partitions
         self.rated = False  # whether something has started under a rate
         self._lanes: dict[LaneKey, _Lane] = {}
@@ -319,8 +342,9 @@ class RingClaims:
     # Before.
 
     def _prepare(self, waiting: Waiting | None = None) -> Plan[None]:
-        yield Step("lock", (locks_of(self._queues, self._bounds),))
-        yield from self._hear()
+        if self._prepared.first("hear", frozenset(self._queues), frozenset(self._bounds)):
+            yield Step("lock", (locks_of(self._queues, self._bounds),))
+            yield from self._hear()
         room, lanes = self._room, list(self._lanes.values())
         yield from room.read(
             (bound, "")
@@ -340,8 +364,9 @@ class RingClaims:
                 if not bound.each and room.wait(bound, "") is not None
             )
         hashes = {lane.key[0]: (lane.hash(typed=False), lane.hash(typed=True)) for lane in lanes}
-        columns = [list(column) for column in zip(*hashes.values(), strict=True)]
-        yield Step("ring_back", (list(hashes), *columns, room.now))
+        if self._prepared.first("ring_back", frozenset(hashes.items())):
+            columns = [list(column) for column in zip(*hashes.values(), strict=True)]
+            yield Step("ring_back", (list(hashes), *columns, room.now))
 
     def _hear(self) -> Plan[None]:
         """Read the notes of those who have queued or freed something."""

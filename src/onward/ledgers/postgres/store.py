@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from onward.core.contract import (
@@ -30,10 +30,11 @@ from onward.core.task import (
 )
 from onward.ledgers.postgres.batch import Known, PostgresBatch
 from onward.ledgers.postgres.bell import PostgresBell
-from onward.ledgers.postgres.claims import locks_of
+from onward.ledgers.postgres.claims import PostgresRoom, Prepared, locks_of
 from onward.ledgers.postgres.database import PostgresDatabase
 from onward.ledgers.sql.dialect import Row, Step
 from onward.ledgers.sql.store import SqlStore, Take
+from onward.ledgers.sql.turns import lane_bounds, rate_key
 from onward.ledgers.sql.write_batch import Plan
 
 
@@ -89,6 +90,35 @@ class PostgresStore(SqlStore):
         claimed = await super().claim(asks, now=now)
         self._bell.publish((), {task.id: False for task in claimed})
         return claimed
+
+    async def start_at(self, wants: Sequence[Want], *, now: Instant) -> Mapping[str, Instant]:
+        """A rate of a whole queue is read without the locks of a claim, which other servers want:
+        its instant only ever moves on, and nothing of the queue starts before it.
+        """
+        found = await self._start_at_by_total(wants, now)
+        others = [want for want in wants if want.queue not in found]
+        return {**found, **await super().start_at(others, now=now)} if others else found
+
+    async def _start_at_by_total(self, wants: Sequence[Want], now: Instant) -> dict[str, Instant]:
+        rates = {
+            (want.queue, bound)
+            for want in wants
+            for bound in lane_bounds(want.bounds, want.queue).total
+            if bound.rate is not None and bound.most is None
+        }
+        if not rates:
+            return {}
+        columns = zip(*{rate_key(bound, "") for _, bound in rates}, strict=True)
+        rows = await self._db.read(Step("paid", [list(column) for column in columns]))
+        prepared = Prepared()
+        prepared.paid |= {(name, each, partition): at for name, each, partition, at in rows}
+        room = PostgresRoom(now, prepared=prepared)
+        found: dict[str, Instant] = {}
+        for queue, bound in rates:
+            waits = room.wait(bound, "")
+            if waits is not None and waits.until is not None:
+                found[queue] = max(waits.until, found.get(queue, waits.until))
+        return found
 
     async def extend(
         self, renewals: Sequence[LeaseRenewal], *, now: Instant
