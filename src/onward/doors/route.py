@@ -317,12 +317,22 @@ def _not_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _given(request: Request, kind: type[Query]) -> dict[str, Any]:
     given: dict[str, Any] = {}
-    for field in msgspec.structs.fields(kind):
-        values = request.query_params.getlist(field.encode_name)
+    if not request.scope.get("query_string"):
+        return given
+    for name, several in _members(kind):
+        values = request.query_params.getlist(name)
         if values:
-            several = get_origin(_without_none(field.type)) in (tuple, list, frozenset)
-            given[field.encode_name] = values if several else values[-1]
+            given[name] = values if several else values[-1]
     return given
+
+
+@cache  # what msgspec tells of a type it works out anew each time
+def _members(kind: type[Query]) -> Sequence[tuple[str, bool]]:
+    """What may be given of it, and whether several times."""
+    return [
+        (field.encode_name, get_origin(_without_none(field.type)) in (tuple, list, frozenset))
+        for field in msgspec.structs.fields(kind)
+    ]
 
 
 def _without_none(kind: Any) -> Any:
