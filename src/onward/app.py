@@ -117,8 +117,14 @@ class Application:
             ("POST", dispatcher.PATH): dispatch.submit,
             **{("POST", path): v1.summarize for path in tasks_door.SUMMARIZE_PATHS},
         }
+        routes = [
+            one
+            for one in self.web.router.routes
+            if isinstance(one, UseCaseRoute)
+            and any((method, one.path) in rest.BUSY for method in one.methods or ())
+        ]
         guarded = Guard(
-            Express(self.web, busy),
+            Express(self.web, busy, routes),
             Access(onward.keys),
             larger={rest.BATCH_PATH: MOST_BYTES},
             allowed_hosts=settings.allowed_hosts,

@@ -5,31 +5,43 @@ The framework knows the same endpoints, for the document and for a server that m
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from onward.doors import errors
 from onward.doors.callers import caller_of
+from onward.doors.route import UseCaseRoute
 from onward.errors import OnwardError
 from onward.native.caller import Caller
 
+Place: TypeAlias = tuple[str, str]  # method and path
+Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any]]]
 Endpoint: TypeAlias = Callable[[Caller, bytes], Awaitable[Response]]
+_Call: TypeAlias = Callable[[Any, Any], Awaitable[Response]]
 
 
 class Express:
-    def __init__(self, app: Any, endpoints: Mapping[tuple[str, str], Endpoint]) -> None:
+    def __init__(
+        self, app: Any, endpoints: Mapping[Place, Endpoint], routes: Sequence[UseCaseRoute] = ()
+    ) -> None:
+        """`endpoints` read their requests by hand; `routes` are the framework's own, if nothing is
+        named in their paths.
+        """
         self._app = app
-        self._endpoints = endpoints
+        self._calls = {
+            **{place: _by_hand(endpoint) for place, endpoint in endpoints.items()},
+            **{(method, one.path): _routed(one) for one in routes for method in one.methods or ()},
+        }
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            endpoint = self._endpoints.get((scope["method"], scope["path"]))
-            if endpoint is not None:
+            call = self._calls.get((scope["method"], scope["path"]))
+            if call is not None:
                 try:
-                    response = await endpoint(caller_of(scope), await _body(receive))
+                    response = await call(scope, receive)
                 except OnwardError as error:
                     request_id = scope.get("state", {}).get("request_id", "")
                     response = errors.refuse(scope["path"], request_id, error)
@@ -38,7 +50,22 @@ class Express:
         await self._app(scope, receive, send)
 
 
-async def _body(receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> bytes:
+def _by_hand(endpoint: Endpoint) -> _Call:
+    async def call(scope: Any, receive: Receive) -> Response:
+        return await endpoint(caller_of(scope), await _body(receive))
+
+    return call
+
+
+def _routed(route: UseCaseRoute) -> _Call:
+    async def call(scope: Any, receive: Any) -> Response:
+        response: Response = await route.endpoint(Request(scope, receive))
+        return response
+
+    return call
+
+
+async def _body(receive: Receive) -> bytes:
     message = await receive()
     whole: bytes = message.get("body", b"")
     while message.get("more_body"):

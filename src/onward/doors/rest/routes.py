@@ -51,6 +51,7 @@ from onward.wire.tasks import Explanation, TaskView
 from onward.wire.tools import ToolResult
 
 BATCH_PATH = f"{PREFIX}/tasks/batch"
+BUSY = (("POST", f"{PREFIX}/tasks"),)  # what Express calls past the framework
 TASK, EFFECT = "/tasks/{task_id}", "/tasks/{task_id}/effects/{name:path}"
 
 
