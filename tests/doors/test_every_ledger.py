@@ -153,6 +153,55 @@ async def test_a_schedule_hands_in_what_is_due(app: App) -> None:
     assert task["payload"] == {"n": 1}
 
 
+SUBMITTED: tuple[dict[str, Any], ...] = (
+    {"type": "held", "payload": {"ä": [1, None]}, "timeout_ms": 5_000, "tags": ["b", "a"]},
+    {"type": "nobody", "priority": "high", "max_retries": 2, "backoff_ms": [10]},
+    {"type": "nobody", "delay_ms": 60_000, "partition": "p"},
+    {"type": "nobody", "approval": {"expires_ms": 9_000, "default": "reject"}},
+    {"type": "nobody", "idempotency_key": "k", "unique": {"key": "u"}, "session_id": "s"},
+    {"type": "nobody", "debounce": {"key": "d", "ms": 60_000}},
+)
+
+
+@pytest.mark.parametrize("body", SUBMITTED, ids=lambda body: "-".join(body))
+async def test_a_new_task_is_shown_as_it_is_in_the_ledger(app: App, body: dict[str, Any]) -> None:
+    await app.worker(services=["held"])
+    await wait_until(lambda: app.onward.dispatcher.slots.idle("held"))
+    took = app.onward.ledger_calls.took["get"].counts
+    before = sum(took)
+    response = await app.post("/api/v2/tasks", body)
+    assert response.status_code == 202, response.text
+    assert sum(took) == before, "it is known without a look at the ledger"
+    shown = response.json()
+    assert shown["state"] == ("running" if body["type"] == "held" else shown["state"])
+    assert shown == await app.task(shown["id"])
+
+
+async def test_a_known_task_is_read(app: App) -> None:
+    worker = await app.worker(services=["greet"])
+    keyed = {"type": "greet", "idempotency_key": "once"}
+    first = (await app.post("/api/v2/tasks", keyed)).json()
+    await worker.answer((await worker.task())["taskId"], "hello")
+    await over(app, first["id"])
+    again = await app.post("/api/v2/tasks", keyed)
+    assert (again.status_code, again.json()["result"]) == (200, "hello")
+
+
+async def test_callers_whose_tasks_end_together_read_them_together(app: App) -> None:
+    worker = await app.worker(services=["greet"], concurrency=30)
+    path = "/api/v2/tasks?wait_ms=30000"
+    bodies = [{"type": "greet", "payload": n} for n in range(30)]
+    calls = [asyncio.create_task(app.post(path, body)) for body in bodies]
+    frames = [await worker.task() for _ in calls]
+    took = app.onward.ledger_calls.took["get"].counts
+    before = sum(took)
+    for frame in frames:
+        await worker.answer(frame["taskId"], frame["payload"])
+    answers = [(await call).json() for call in calls]
+    assert [one["result"] for one in answers] == list(range(30))
+    assert sum(took) - before < 15
+
+
 async def test_dead_letters_are_replayed_by_a_filter(app: App) -> None:
     worker = await app.worker(services=["pay"], concurrency=3)
     ids = [await app.submit("pay", payload={"n": at}) for at in range(3)]

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, NamedTuple
 
+import msgspec
+
 from onward.core.clock import Clock
 from onward.core.coalesce import Coalescer, call_in_halves
 from onward.core.contended import UniqueRule, pointed_at, replaced, superseded
@@ -35,7 +37,18 @@ from onward.core.intervene import accepted
 from onward.core.moves import SETTLED
 from onward.core.policy import Profile
 from onward.core.slots import Slots
-from onward.core.task import QUEUED, Claimed, Ending, Instant, Letter, Task, TaskId, encode
+from onward.core.task import (
+    QUEUED,
+    RUNNING,
+    Claimed,
+    Ending,
+    Instant,
+    Letter,
+    Task,
+    TaskId,
+    WorkerId,
+    encode,
+)
 from onward.core.waiters import Waiters, outcome_within
 
 TRIES = 50  # against others with the same key, on other servers
@@ -48,6 +61,35 @@ class NewTask(NamedTuple):
     task: Task
     key: Key | None = None
     unique: UniqueRule | None = None
+
+
+class Entered(Receipt, frozen=True):
+    """Of a new task: with what is known of it without another look at the ledger."""
+
+    born: Task | None = None
+    claimed: Claimed | None = None  # if it went straight into a slot
+    lease_until: Instant | None = None
+
+    @property
+    def task_then(self) -> Task | None:
+        """The task as it came into the ledger; None: that is not known here."""
+        task, claimed = self.born, self.claimed
+        if task is None or not self.running:
+            return task
+        if claimed is None or self.lease_until is None:  # it was offered, or does not open here
+            return None
+        return msgspec.structs.replace(
+            task,
+            state=RUNNING,
+            fence=claimed.fence,
+            rev=claimed.rev,
+            attempt=claimed.attempt,
+            worker=claimed.worker,
+            started_at=claimed.started_at,
+            attempt_by=claimed.attempt_by,
+            lease_until=self.lease_until,
+            events=task.events + 1,
+        )
 
 
 class Intake(ABC):
@@ -75,7 +117,9 @@ class Intake(ABC):
         key: Key | None = None,
         unique: UniqueRule | None = None,
     ) -> Receipt:
-        """In the ledger when this returns. A key that is known returns the known task."""
+        """In the ledger when this returns. A key that is known returns the known task, a new task
+        that met no other with its key an `Entered`.
+        """
         submission = self._submission(NewTask(task, key, unique), cap)
         receipt = await self._submissions.one(submission)
         if receipt.fate in MET:
@@ -155,14 +199,19 @@ class Intake(ABC):
             inserted = await self.backend.tasks.insert(batch, asks, now=self.clock.now())
             claimed += inserted.claimed
         ready: set[str] = set()
+        receipts: list[Receipt] = []
+        slots = {task.id: task for task in inserted.claimed}
+        leases = {ask.worker: ask.lease_ms for ask in asks}
         for item, receipt in zip(batch, inserted.receipts, strict=True):
             if receipt.fate is FRESH:
                 for event, _ in item.events:
                     self.tally[event] += 1
                 if item.task.state is QUEUED and not receipt.running:
                     ready.add(item.task.queue)
+                receipt = _entered(item.task, receipt, slots, leases)
+            receipts.append(receipt)
         self._announce(ready, ())
-        return inserted.receipts
+        return receipts
 
     # Against others with the same key.
 
@@ -256,3 +305,17 @@ class Intake(ABC):
 
     @abstractmethod
     def _announce(self, ready: set[str] | frozenset[str], touched: Sequence[TaskId]) -> None: ...
+
+
+def _entered(
+    born: Task,
+    receipt: Receipt,
+    slots: Mapping[TaskId, Claimed],
+    leases: Mapping[WorkerId, int | None],
+) -> Entered:
+    claimed = slots.get(born.id) if receipt.running else None
+    if claimed is None:
+        return Entered(FRESH, receipt.task, receipt.running, born)
+    lease_ms = leases.get(claimed.worker)
+    until = None if lease_ms is None else (claimed.started_at or 0) + lease_ms
+    return Entered(FRESH, receipt.task, True, born, claimed, until)

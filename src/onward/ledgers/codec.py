@@ -25,10 +25,7 @@ NUMBERS = frozenset(
 LANES = {lane.value: lane for lane in Lane}
 PRIORITIES = {int(priority): priority for priority in Priority}
 
-_STATE, _LANE = FIELDS.index("state"), FIELDS.index("lane")
-_PRIORITY = FIELDS.index("priority")
 FLAGS = frozenset(field.name for field in msgspec.structs.fields(Task) if field.type is bool)
-_FLAGS = [FIELDS.index(name) for name in FLAGS]
 
 MOST_ODD = 1_000  # ids remembered of tasks that could not be read
 
@@ -36,13 +33,14 @@ to_row = msgspec.structs.astuple
 
 
 def from_row(row: tuple[Any, ...]) -> Task:
-    values = list(row[: len(FIELDS)])
-    values[_STATE] = STATES[values[_STATE]]
-    values[_LANE] = LANES[values[_LANE]]
-    values[_PRIORITY] = PRIORITIES[values[_PRIORITY]]
-    for at in _FLAGS:
-        values[at] = bool(values[at])
-    return Task(**dict(zip(FIELDS, values, strict=True)))
+    # Most fields of most tasks are None, as they are by themselves.
+    values = {name: value for name, value in zip(FIELDS, row, strict=False) if value is not None}
+    values["state"] = STATES[values["state"]]
+    values["lane"] = LANES[values["lane"]]
+    values["priority"] = PRIORITIES[values["priority"]]
+    for name in FLAGS:
+        values[name] = bool(values.get(name))
+    return Task(**values)
 
 
 class RowReader:

@@ -9,11 +9,12 @@ from typing import Any, TypedDict
 import msgspec
 
 from onward.core.approval import WAITS, Approval, ask
+from onward.core.coalesce import Coalescer
 from onward.core.contended import STATES, UniqueRule
 from onward.core.contract import Fate, Key
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Invalid, NotFound
-from onward.core.intake import NewTask
+from onward.core.intake import Entered, NewTask
 from onward.core.policy import Overrides
 from onward.core.task import Instant, Json, Priority, Task, TaskId, encode, new_id
 from onward.errors import OnwardError
@@ -61,6 +62,8 @@ class Submissions:
         self._preferences = preferences
         self._hosts = hosts
         self._stream_types = frozenset(stream_types)
+        # Those who wait for tasks that end together read them together.
+        self._reads = Coalescer[TaskId, Task | None](dispatcher.backend.tasks.get)
 
     async def submit(
         self,
@@ -82,7 +85,9 @@ class Submissions:
             receipt, _ = await self._dispatcher.submit_and_wait(task, timeout_ms=wait_ms, **more)
         else:
             receipt = await self._dispatcher.submit(task, **more)
-        found = (await self._dispatcher.backend.tasks.get([receipt.task]))[0]
+            if isinstance(receipt, Entered) and (found := receipt.task_then) is not None:
+                return found
+        found = await self._reads.one(receipt.task)
         if found is None:
             known = receipt.fate is Fate.KNOWN
             raise NotFound("the task of this key is past its retention" if known else NO_TASK)
@@ -199,8 +204,9 @@ class Submissions:
     def _is_streamed(self, task: Task) -> bool:
         if task.type in self._stream_types:
             return True
-        free = is_service(task.queue) and not self._roster.served_by_others(task.queue)
-        return EVERY in self._stream_types and free
+        if EVERY not in self._stream_types:
+            return False
+        return is_service(task.queue) and not self._roster.served_by_others(task.queue)
 
     async def check(self, type_: str, queue: str, payload: Any) -> None:
         """Invalid: this payload does not fit what the service declares."""

@@ -165,8 +165,13 @@ class TaskView(Wire, frozen=True):
 
 def task_links(id: str) -> Mapping[str, str]:
     path = f"/api/v2/tasks/{id}"
-    verbs = ("events", "explain", "cancel", "retry")
-    return {"self": path, **{verb: f"{path}/{verb}" for verb in verbs}}
+    return {
+        "self": path,
+        "events": f"{path}/events",
+        "explain": f"{path}/explain",
+        "cancel": f"{path}/cancel",
+        "retry": f"{path}/retry",
+    }
 
 
 class TaskEvent(Wire, frozen=True):
