@@ -10,6 +10,7 @@ from onward.core.errors import Invalid, NextStep
 from onward.core.task import encode
 
 MOST_READY = 1_000
+MOST_KNOWN = 100
 
 
 class Schemas:
@@ -17,6 +18,8 @@ class Schemas:
 
     def __init__(self) -> None:
         self._ready: dict[tuple[str, str | None], Any] = {}
+        # The same by identity: with the schemas, so that none of them is another by now.
+        self._known: dict[tuple[int, str | None], tuple[Any, Any]] = {}
 
     def check(
         self, schema: Any, payload: Any, name: str, step: NextStep, *, mask: str | None = None
@@ -24,13 +27,9 @@ class Schemas:
         """Invalid: the payload does not fit the schema of `name`. Its values are quoted, unless
         there is a mask for them.
         """
-        ready = (encode(schema), mask)
-        validator = self._ready.get(ready)
-        if validator is None:
-            if len(self._ready) >= MOST_READY:
-                self._ready.clear()
-            validator = checked(schema, f"the schema of {name!r}", mask=mask)
-            self._ready[ready] = validator
+        validator = self._validator(schema, name, mask)
+        if validator.is_valid(payload):
+            return
         for error in validator.iter_errors(payload):
             path = "".join(f"/{_escaped(part)}" for part in error.instance_path)
             raise Invalid(
@@ -38,6 +37,22 @@ class Schemas:
                 pointer=f"/payload{path}",
                 step=step,
             )
+
+    def _validator(self, schema: Any, name: str, mask: str | None) -> Any:
+        known = self._known.get((id(schema), mask))
+        if known is not None:
+            return known[1]
+        ready = (encode(schema), mask)
+        validator = self._ready.get(ready)
+        if validator is None:
+            if len(self._ready) >= MOST_READY:
+                self._ready.clear()
+            validator = checked(schema, f"the schema of {name!r}", mask=mask)
+            self._ready[ready] = validator
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        self._known[id(schema), mask] = (schema, validator)
+        return validator
 
 
 def _escaped(part: str | int) -> str:
