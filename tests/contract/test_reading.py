@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from onward.core import machine
-from onward.core.contract import LeaseRenewal, Query
+from onward.core.contract import LeaseRenewal, Query, Without
 from onward.core.outcome import Failed, Lost, Parked, Released
 from onward.core.policy import Overrides
 from onward.core.task import Event, Lane, Priority, State, Task
@@ -115,6 +115,14 @@ async def test_pages_are_not_disturbed_by_what_comes_meanwhile(driver: Driver) -
         (Query(session="s", type="mail"), "c"),
         (Query(session="s", limit=1), "c"),
         (Query(states=frozenset({State.RUNNING})), ""),
+        (Query(finished_from=NOW), "d"),
+        (Query(finished_before=NOW), ""),
+        (Query(finished_from=NOW, finished_before=NOW + 1_000), "d"),
+        (Query(without=Without(type=frozenset({"other"}))), "dcb"),
+        (Query(without=Without(queue=frozenset({"qa", "qb"}))), "dc"),
+        (Query(without=Without(session=frozenset({"s"}))), "db"),
+        (Query(without=Without(session=frozenset({"other"}))), "dcba"),
+        (Query(session="s", without=Without(queue=frozenset({"qa"}))), "c"),
     ],
 )
 async def test_find_filters(driver: Driver, query: Query, expected: str) -> None:
@@ -125,6 +133,22 @@ async def test_find_filters(driver: Driver, query: Query, expected: str) -> None
     await driver.settle(held, BAD)
     page = await driver.store.find(query)
     assert "".join(task.id[-1] for task in page.items) == expected
+
+
+async def test_find_leaves_out_tags_batches_and_partitions(driver: Driver) -> None:
+    await driver.submit(id="id-a", tags=("red",), batch="b1", partition="p1")
+    await driver.submit(id="id-b", tags=("blue", "red"), partition="p2")
+    await driver.submit(id="id-c", tags=("blue",), batch="b2")
+    await driver.submit(id="id-d")
+    for without, expected in (
+        (Without(tags=frozenset({"red"})), "dc"),
+        (Without(tags=frozenset({"red", "blue"})), "d"),
+        (Without(batch=frozenset({"b1"})), "dcb"),
+        (Without(partition=frozenset({"p1", "p2"})), "dc"),
+        (Without(partition=frozenset({"p2"}), tags=frozenset({"blue"})), "da"),
+    ):
+        page = await driver.store.find(Query(without=without))
+        assert "".join(task.id[-1] for task in page.items) == expected, without
 
 
 async def test_find_by_fingerprint_groups_the_dead(driver: Driver) -> None:

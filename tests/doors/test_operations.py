@@ -154,6 +154,12 @@ async def test_tasks_are_chosen_by_when_they_were_made_and_by_tags(app: App) -> 
         ({"created_after": at}, 2),
         ({"created_before": at}, 1),
         ({"created_after": at, "created_before": at + 10}, 1),
+        ({"finished_after": at}, 0),
+        ({"not_tag": "t0"}, 2),
+        ({"not_tag": ["t0", "t1"], "not_type": "other"}, 1),
+        ({"not_type": "report"}, 0),
+        ({"not_queue": "report"}, 0),
+        ({"not_session": "ann", "not_batch": "b", "not_partition": "p"}, 3),
         ({"all": True}, 3),
         ({"q": ids[2]}, 1),
     ):

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from onward.wire.operations import OperationView
 
 REFUSED = 4
-LISTS = ("state", "tag")
-NUMBERS = ("created_after", "created_before")
+NOT = ("not_type", "not_queue", "not_session", "not_tag", "not_batch", "not_partition")
+LISTS = ("state", "tag", *NOT)
+NUMBERS = ("created_after", "created_before", "finished_after", "finished_before")
 WHERE = ("type", "queue", "partition", "batch", "session", "owner")
-FIELDS = ("state", "tag", *WHERE, "q", *NUMBERS, "all")
+FIELDS = ("state", "tag", *WHERE, "q", *NUMBERS, *NOT, "all")
 EVERY_S = 0.2
 
 FILTER: Options = {

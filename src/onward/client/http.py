@@ -73,6 +73,16 @@ class Filter(TypedDict, total=False):
     tag: Sequence[str] | None
     batch: str | None
     partition: str | None
+    created_after: int | None
+    created_before: int | None
+    finished_after: int | None
+    finished_before: int | None
+    not_type: Sequence[str] | None
+    not_queue: Sequence[str] | None
+    not_session: Sequence[str] | None
+    not_tag: Sequence[str] | None
+    not_batch: Sequence[str] | None
+    not_partition: Sequence[str] | None
     q: str | None
     cursor: str | None
     limit: int | None

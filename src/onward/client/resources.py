@@ -62,6 +62,14 @@ class OperationOptions(TypedDict, total=False):
     q: str
     created_after: int
     created_before: int
+    finished_after: int
+    finished_before: int
+    not_type: str | Sequence[str]
+    not_queue: str | Sequence[str]
+    not_session: str | Sequence[str]
+    not_tag: str | Sequence[str]
+    not_batch: str | Sequence[str]
+    not_partition: str | Sequence[str]
     all: bool
     dry_run: bool
     rate: float

@@ -175,6 +175,17 @@ class LeaseStatus(StrEnum):
     LOST = "lost"  # not yours any more
 
 
+class Without(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tasks a query leaves out: those of which any one of these holds."""
+
+    type: frozenset[str] = frozenset()
+    queue: frozenset[str] = frozenset()
+    session: frozenset[str] = frozenset()
+    batch: frozenset[str] = frozenset()
+    partition: frozenset[str] = frozenset()
+    tags: frozenset[str] = frozenset()
+
+
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """Newest first. Empty means any."""
 
@@ -194,6 +205,9 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     tags: frozenset[str] = frozenset()  # all of them
     created_from: Instant | None = None
     created_before: Instant | None = None
+    finished_from: Instant | None = None
+    finished_before: Instant | None = None
+    without: Without = Without()
     text: str | None = None  # found in id, type, payload or error
     after: str | None = None  # cursor
     limit: int = 100

@@ -30,7 +30,7 @@ from onward.native.operation_work import (
     spool_key,
     spool_kind,
 )
-from onward.native.reads import get_task, when_over
+from onward.native.reads import get_task, left_out, when_over
 from onward.wire.base import Page
 from onward.wire.operations import (
     Operate,
@@ -204,6 +204,9 @@ def _ledger_query(filter: OperationFilter) -> LedgerQuery:
         text=filter.q,
         created_from=filter.created_after,
         created_before=filter.created_before,
+        finished_from=filter.finished_after,
+        finished_before=filter.finished_before,
+        without=left_out(filter),
         limit=SPOOLED,
         most_bytes=PAGE_BYTES,
     )

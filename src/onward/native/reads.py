@@ -7,12 +7,14 @@ from typing import TypeAlias
 
 import msgspec
 
-from onward.core.contract import Page, Query, TaskStore
+from onward.core.contract import Page, Query, TaskStore, Without
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import NextStep, NotFound, Step
 from onward.core.task import FINAL, Task, TaskId
 from onward.flow.runs import PROFILE
 from onward.native.caller import Caller, Scope
+from onward.wire.operations import OperationFilter, words
+from onward.wire.tasks import TaskQuery
 
 Fits: TypeAlias = Callable[[Task], bool]
 
@@ -79,3 +81,14 @@ async def fitting(
         if not left or page.next is None or seen >= MOST_SEEN:
             return
         query = msgspec.structs.replace(query, after=page.next, limit=at_a_time or left)
+
+
+def left_out(filter: TaskQuery | OperationFilter) -> Without:
+    return Without(
+        type=frozenset(words(filter.not_type)),
+        queue=frozenset(words(filter.not_queue)),
+        session=frozenset(words(filter.not_session)),
+        batch=frozenset(words(filter.not_batch)),
+        partition=frozenset(words(filter.not_partition)),
+        tags=frozenset(words(filter.not_tag)),
+    )

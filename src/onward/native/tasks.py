@@ -18,7 +18,7 @@ from onward.native.caller import ACTS, LISTS, READS, Action, Caller, Scope, need
 from onward.native.explain import Explained, Explainer
 from onward.native.masking import Masking
 from onward.native.places import Feed, Places
-from onward.native.reads import get_task, when_over
+from onward.native.reads import get_task, left_out, when_over
 from onward.native.submission import Replacements, Submissions
 from onward.native.views import event_view, task_view
 from onward.wire.base import Key, Page, is_cursor
@@ -174,6 +174,11 @@ def _ledger_query(query: TaskQuery) -> LedgerQuery:
         tags=frozenset(query.tag),
         batch=query.batch,
         partition=query.partition,
+        created_from=query.created_after,
+        created_before=query.created_before,
+        finished_from=query.finished_after,
+        finished_before=query.finished_before,
+        without=left_out(query),
         text=query.q or None,
         after=query.cursor,
         limit=query.limit,

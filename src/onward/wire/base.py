@@ -40,6 +40,7 @@ CallbackUrl = Annotated[
 ]
 Tag = Annotated[str, Meta(min_length=1, max_length=64, pattern=NAME)]
 MOST_TAGS = 16
+MOST_LEFT_OUT = 16  # values of one field that a list leaves out
 Limit = Annotated[int, Meta(ge=1, le=1000, description="how many at most")]
 # What `find` of any ledger returns as a cursor is a number; no other text gets that far.
 CURSOR = r"^[0-9]{1,18}$(?!\n)"

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import UNSET, Meta, UnsetType
 
 from onward.wire.base import (
+    MOST_LEFT_OUT,
     MOST_TAGS,
     Body,
     Cursor,
@@ -21,6 +22,7 @@ from onward.wire.base import (
 
 Verb: TypeAlias = Literal["cancel", "retry", "delete"]
 Word = Annotated[str, Meta(min_length=1, max_length=512)]
+LeftOut = Word | Annotated[tuple[Word, ...], Meta(max_length=MOST_LEFT_OUT)]
 
 
 class OperationFilter(Body, frozen=True):
@@ -37,6 +39,14 @@ class OperationFilter(Body, frozen=True):
     q: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     created_after: Number | None = None  # from then on
     created_before: Number | None = None
+    finished_after: Number | None = None  # from then on
+    finished_before: Number | None = None
+    not_type: LeftOut = ()  # none of these
+    not_queue: LeftOut = ()
+    not_session: LeftOut = ()
+    not_tag: LeftOut = ()
+    not_batch: LeftOut = ()
+    not_partition: LeftOut = ()
     all: bool = False
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from onward.wire.base import (
     MAX_BODY,
+    MOST_LEFT_OUT,
     MOST_TAGS,
     YEAR_MS,
     Body,
@@ -208,6 +209,9 @@ class TaskRead(Wait, frozen=True):
     masked: Masked = False
 
 
+LeftOut = Annotated[tuple[str, ...], Meta(max_length=MOST_LEFT_OUT)]
+
+
 class TaskQuery(Query, frozen=True):
     """Which tasks to list. Tasks named by `id` are looked up, whatever the other fields are."""
 
@@ -219,6 +223,16 @@ class TaskQuery(Query, frozen=True):
     tag: Annotated[tuple[str, ...], Meta(max_length=MOST_TAGS)] = ()  # all of them
     batch: str | None = None
     partition: str | None = None
+    created_after: Number | None = None  # from then on
+    created_before: Number | None = None
+    finished_after: Number | None = None  # from then on
+    finished_before: Number | None = None
+    not_type: LeftOut = ()  # none of these
+    not_queue: LeftOut = ()
+    not_session: LeftOut = ()
+    not_tag: LeftOut = ()
+    not_batch: LeftOut = ()
+    not_partition: LeftOut = ()
     q: Annotated[str, Meta(max_length=200)] | None = None
     id: Annotated[tuple[str, ...], Meta(max_length=100)] = ()
     brief: Annotated[bool, Meta(description="leave payload and result out")] = False

@@ -63,7 +63,7 @@ local function shown(state, lease_until)
 end
 
 local SIEVE = { 'state', 'profile', 'type', 'queue', 'session', 'owner', 'parent', 'fingerprint',
-  'waiting_for', 'partition', 'batch', 'approval', 'lease_until', 'tags', 'created_at' }
+  'waiting_for', 'partition', 'batch', 'approval', 'lease_until', 'tags', 'created_at', 'finished_at' }
 local PARTITION = 10 -- among those; a task without has ''
 
 local function within(set, value)
@@ -82,6 +82,24 @@ local function has_all(wanted, tags)
   return true
 end
 
+-- Whether an instant is within; `made` is nil where there is none.
+local function between(made, from, before)
+  if (from or before) and not made then return false end
+  return not (from and made < from) and not (before and made >= before)
+end
+
+-- Whether a query leaves out what has these fields.
+local function is_left_out(without, h)
+  for at = 3, 11 do
+    local values = without[SIEVE[at]]
+    if values and #values > 0 and within(values, h[at] or at == PARTITION and '') then return true end
+  end
+  for _, tag in ipairs(without.tags or NONE) do
+    if has_all({ tag }, h[14]) then return true end
+  end
+  return false
+end
+
 -- By a few fields, because most tasks do not match.
 local function might_hold(id, query)
   local h = peek(id, SIEVE)
@@ -92,9 +110,9 @@ local function might_hold(id, query)
     local wanted = query[SIEVE[at]]
     if wanted and wanted ~= (h[at] or at == PARTITION and '') then return false end
   end
-  local made = tonumber(h[15] or 0)
-  if query.created_from and made < query.created_from then return false end
-  if query.created_before and made >= query.created_before then return false end
+  if not between(tonumber(h[15] or 0), query.created_from, query.created_before) then return false end
+  if not between(tonumber(h[16]), query.finished_from, query.finished_before) then return false end
+  if query.without and is_left_out(query.without, h) then return false end
   local status = query.approval and '"status":"' .. (query.approval == 'all' and '' or query.approval .. '"')
   return (not status or h[12] and string.find(h[12], status, 1, true) ~= nil) and has_all(query.tags, h[14])
 end

@@ -25,6 +25,7 @@ from onward.core.contract import (
     Submission,
     Verdict,
     Want,
+    Without,
 )
 from onward.core.limits import Bound, Usage
 from onward.core.task import (
@@ -287,18 +288,35 @@ class _Where:
         if query.offered is False:
             self.parts.append(f"NOT ({OFFERED})")
 
-    def made_within(self, query: Query) -> None:
-        for sign, instant in ((">=", query.created_from), ("<", query.created_before)):
+    def within_times(self, query: Query) -> None:
+        for column, sign, instant in (
+            ("created_at", ">=", query.created_from),
+            ("created_at", "<", query.created_before),
+            ("finished_at", ">=", query.finished_from),
+            ("finished_at", "<", query.finished_before),
+        ):
             if instant is not None:
-                self.parts.append(f"created_at {sign} {self.value(instant)}")
+                self.parts.append(f"{column} {sign} {self.value(instant)}")
+
+    def leaves_out(self, without: Without) -> None:
+        for column in ("type", "queue", "session", "batch", "partition"):
+            values = getattr(without, column)
+            if values:
+                self.parts.append(f"({self.among(column, values)}) IS NOT TRUE")
+        for tag in sorted(without.tags):
+            self.parts.append(f"({self.tagged([tag])}) IS NOT TRUE")
+
+    def tagged(self, tags: Collection[str]) -> str:
+        """It has all of them."""
+        wanted = self.value(msgspec.json.encode(sorted(tags)).decode())
+        return f"tags IS NOT NULL AND {{tags_hold}}{wanted}{{tags_held}}"
 
     def has_marks(self, query: Query) -> None:
         if query.partition is not None:
             named = " AND partition <> ''" if query.partition else ""
             self.parts.append(f"partition = {self.value(query.partition)}{named}")
         if query.tags:
-            tags = self.value(msgspec.json.encode(sorted(query.tags)).decode())
-            self.parts.append(f"tags IS NOT NULL AND {{tags_hold}}{tags}{{tags_held}}")
+            self.parts.append(self.tagged(query.tags))
 
     def contains(self, text: str) -> None:
         at = self.value(text)
@@ -328,8 +346,9 @@ def matching(query: Query) -> tuple[str, Sequence[Any]]:
         value = getattr(query, name)
         if value is not None:
             where.parts.append(f"{name} = {where.value(value)}")
-    where.made_within(query)
+    where.within_times(query)
     where.has_marks(query)
+    where.leaves_out(query.without)
     if query.text is not None:
         where.contains(query.text)
     if query.after is not None:
