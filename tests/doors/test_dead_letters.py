@@ -325,7 +325,7 @@ async def test_a_dry_run_masks_as_reading_does_and_a_mask_is_never_replayed(app:
     for mended in ({"payload": {"card": MASK, "n": 0}}, {"patch": {"card": MASK}}):
         done = (await app.post(f"{PATH}/replay", {"ids": ids[:2], **mended})).json()
         assert (done["replayed"], done["refused_count"]) == (0, 2)
-        assert "holds the mask and not the value that it hides" in done["refused"][0]["reason"]
+        assert "is hidden (•••): reveal its value before editing" in done["refused"][0]["reason"]
     assert await state_of(app, ids[0]) == ("dead", 1)
 
 

@@ -1,4 +1,4 @@
-"""`onward dlq …`: look at tasks that failed for good, replay them, or give them up."""
+"""`onward dlq …`: look at tasks that failed permanently, replay or abandon them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _print_list(page: HasItems) -> None:
 
 DLQ = Resource(
     "dlq",
-    "Look at tasks that failed for good (dead letters), replay them, or give them up.",
+    "Look at tasks that failed permanently (dead letters); replay or abandon them.",
     noun="dead letter",
     columns={
         "fingerprint": "fingerprint",

@@ -21,6 +21,12 @@ from onward.native.views import progress_of
 from onward.wire.limits import LimitUse
 from onward.workers.roster import Roster, group_of
 
+WAITS_FOR = {
+    "children": "the tasks that it submitted",
+    "event": "a signal",
+    "tasks": "the tasks of its batch",
+    "timer": "a timer",
+}
 UsualMs = Callable[[str], int | None]  # by queue: how long its tasks run
 
 
@@ -127,7 +133,7 @@ def _reason(
             step = NextStep(Step.APPROVE, f"{task.id}.{task.generation}")
             return "waiting_approval", "It waits for a person's approval.", None, step
         case Phase.PARKED:
-            what = task.waiting_for or "something"
+            what = WAITS_FOR.get(task.waiting_for or "", task.waiting_for or "something")
             if what == PREDECESSOR:
                 what = f"the end of task {task.predecessor}, whose place it takes"
             return "parked", f"It waits for {what}; no worker is held.", task.due_at, None

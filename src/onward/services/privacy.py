@@ -89,9 +89,9 @@ def refuse_masks(value: Any, paths: Sequence[Path], at: str, *, anywhere: bool =
     found = masks_in(value, paths, anywhere=anywhere) if paths else None
     if found is not None:
         raise Invalid(
-            f"{at}{found} holds the mask and not the value that it hides",
+            f"{at}{found} is hidden (•••): reveal its value before editing",
             pointer=f"/{at}{found}",
-            hint="read it without masked=true, and submit what is there",
+            hint="GET it with masked=false, and submit the value that it shows",
         )
 
 
