@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Locator,
+    Page,
+    ViewportSize,
+    expect,
+    sync_playwright,
+)
 
 from tests.processes import HTTP, Process, Server
 
@@ -107,6 +115,11 @@ class Site:
         # A server that is away is not the page's fault; everything else in red is.
         if message.type == "error" and "net::ERR_" not in message.text:
             self.complaints.append(message.text)
+
+
+def code(editor: Locator) -> str:
+    """What is written in a code editor."""
+    return "\n".join(editor.locator(".cm-line").all_text_contents())
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from typing import TypeAlias
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import WIDE, Site
+from tests.browser.conftest import WIDE, Site, code
+from tests.processes import HTTP
 from tests.support import poll_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("N-8")]
@@ -33,6 +34,10 @@ def fill(site: Site) -> dict[str, str]:
     run = site.post("/api/v2/runs", {"flow": "short"})["id"]
     site.post("/api/v2/flows/short/versions", {"definition": {**nap, "edges": []}})
     site.post("/api/v2/schedules", {"name": "nightly", "type": "echo", "cron": "0 3 * * *"})
+    HTTP.put(f"{site.url}/api/v2/limits/crm", json={"concurrency": {"total": 2}}).raise_for_status()
+    site.post("/api/v2/services", {"name": "crm", "task_types": ["crm"], "limits": ["crm"]})
+    many = {"tasks": [{"type": "crm"}, {"type": "crm"}], "batch": {"name": "import"}}
+    batch = site.post("/api/v2/tasks/batch", many)["batch"]
     site.post("/api/v2/tasks/cancel", {"filter": {"type": "no-such-type"}})
     poll_until(lambda: all(site.get(f"/api/v2/tasks/{id}")["state"] == "dead" for id in dead))
     poll_until(lambda: site.get(f"/api/v2/runs/{run}")["current_node"] == "ask")
@@ -45,6 +50,8 @@ def fill(site: Site) -> dict[str, str]:
         "/workers/:id": "/workers/tester",
         "/services/:name": "/services/countdown",
         "/schedules/:name": "/schedules/nightly",
+        "/limits/:name": "/limits/crm",
+        "/batches/:id": f"/batches/{batch}",
         "queued": f"/tasks/{queued}",
     }
 
@@ -77,7 +84,12 @@ def choose_all(page: Page) -> None:
 
 def edited(page: Page) -> None:
     text = page.get_by_label("Definition")
-    text.fill(text.input_value().replace('"delay_ms": 1', '"delay_ms": 2'))
+    expect(text).to_be_visible()
+    text.fill(code(text).replace('"delay_ms": 1', '"delay_ms": 2'))
+
+
+def more(page: Page) -> None:
+    page.get_by_role("button", name="Add a rate").click()
 
 
 Step: TypeAlias = str | Callable[[Page], None]
@@ -101,6 +113,10 @@ DIALOGS: dict[str, tuple[str, str, tuple[Step, ...]]] = {
     "cancel a run": ("views/Run.tsx", "/runs/:id", ("Cancel",)),
     "new schedule": ("components/scheduleform.tsx", "/schedules?new=1", ()),
     "delete a schedule": ("views/Schedule.tsx", "/schedules/:name", ("Delete",)),
+    "new limit": ("components/limits.tsx", "/limits?new=1", ()),
+    "change a limit": ("components/limits.tsx", "/limits/:name", ("Change", more, "Review")),
+    "delete a limit": ("views/Limit.tsx", "/limits/:name", ("Delete",)),
+    "delete many tasks": ("components/bulk.tsx", "/tasks?q=state:dead", (choose_all, "Delete")),
     "new key": ("views/Keys.tsx", "/keys", ("New key",)),
 }
 

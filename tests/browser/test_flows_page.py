@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from itertools import pairwise
@@ -11,7 +12,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.conftest import PHONE, Site
+from tests.browser.conftest import PHONE, Site, code
 from tests.support import poll_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("N-8", "S4-14")]
@@ -40,6 +41,24 @@ ASKING: dict[str, Any] = {
         {"from": "each", "to": "ask"},
         {"from": "ask", "action": "approved", "to": "after"},
         {"from": "ask", "action": "rejected", "to": "sorry"},
+    ],
+}
+
+
+SHORT = {
+    "start": "large",
+    "nodes": {
+        "large": {
+            "kind": "choice",
+            "choice_cases": [{"action": "ask", "expr": {"gt": ["$params.total", 100]}}],
+        },
+        "ask": {"kind": "approval", "params": {"reason": "More than 100: continue?"}},
+        "label": TIMER,
+    },
+    "edges": [
+        {"from": "large", "action": "ask", "to": "ask"},
+        {"from": "large", "to": "label"},
+        {"from": "ask", "action": "approved", "to": "label"},
     ],
 }
 
@@ -114,7 +133,7 @@ def test_what_is_wrong_with_a_definition_is_shown_at_its_nodes(site: Site) -> No
     with site.page("/flows?new=1") as page:
         page.get_by_label("Name").fill("fresh")
         text = page.get_by_label("Definition")
-        good = text.input_value()
+        good = json.dumps(SHORT, indent=2)
         bad = good.replace('"approval"', '"aproval"').replace('"to": "label"', '"to": "labl"')
         text.fill(bad)
         expect(node(page, "ask")).to_have_attribute(
@@ -132,7 +151,8 @@ def test_what_is_wrong_with_a_definition_is_shown_at_its_nodes(site: Site) -> No
         expect(page.locator("h1")).to_have_text("fresh")
         page.get_by_role("button", name="Edit").click()
         text = page.get_by_label("Definition")
-        text.fill(text.input_value().replace("More than 100", "More than a hundred"))
+        expect(text).to_contain_text("More than 100")
+        text.fill(code(text).replace("More than 100", "More than a hundred"))
         publishing.click()
         dialog = page.get_by_role("dialog", name="Publish version 2 of fresh?")
         expect(dialog.get_by_role("region", name="Changes")).to_contain_text("+")
@@ -516,3 +536,18 @@ def test_a_flow_is_rolled_back_to_an_older_version(site: Site) -> None:
     found = site.get("/api/v2/flows/short")
     assert found["version"] == 3
     assert found["definition"]["nodes"]["one"]["params"] == {"delay_ms": 1}
+
+
+def test_where_a_definition_is_no_json_is_shown_and_gone_to(site: Site) -> None:
+    with site.page("/flows?new=1") as page:
+        text = page.get_by_label("Definition")
+        expect(text).to_contain_text("large")
+        text.fill('{\n  "start": "a",\n  "nodes": {"a": {"kind": "timer"}}\n  "edges": []\n}')
+        place = page.get_by_role("button", name="Line 4, column 3: expected , or }")
+        place.click()
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.type(",")
+        expect(place).to_have_count(0)
+        assert '\n  ,"edges"' in code(text)
+        page.keyboard.press("Control+z")
+        expect(place).to_be_visible()

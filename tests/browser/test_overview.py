@@ -64,15 +64,25 @@ def test_a_failing_service_is_one_click_away(site: Site) -> None:
 
 def test_a_spike_leads_to_its_tasks(site: Site) -> None:
     some_work(site)
-    with site.page() as page:
+    with site.page("/queues") as page:
+        with page.expect_response(re.compile("/api/v2/series")) as response:
+            page.get_by_role("navigation").get_by_role("link", name="Overview").click()
         chart = page.locator("figure.chart", has_text="Failures (per minute)")
         expect(chart.locator("path.line").first).to_be_attached()
+        series = response.value.json()
+        first = series["points"][0]["at"]
+        (spike,) = (one["at"] for one in series["points"] if one["dead"] or one["failed"])
         picture = chart.locator("svg")
         box = picture.bounding_box()
         assert box is not None
-        picture.click(position={"x": box["width"] - 2, "y": box["height"] / 2})
+        at = (spike - first) / (series["until"] - first) * box["width"]
+        picture.click(position={"x": min(at, box["width"] - 2), "y": box["height"] / 2})
+        expect(page).to_have_url(re.compile("finished"))
         expect(page.locator(".virtual .list-row")).to_have_count(1)
         expect(page.locator(".virtual .list-row")).to_contain_text("picky")
+        quiet = "finished:2020-01-01..2020-01-02"
+        page.get_by_role("searchbox").fill(f"state:failed,dead {quiet}")
+        expect(page.get_by_text("No matching tasks")).to_be_visible()
 
 
 def test_what_was_done_is_known_after_a_restart(site: Site) -> None:

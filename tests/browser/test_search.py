@@ -18,7 +18,7 @@ def test_what_may_be_meant_is_offered(site: Site) -> None:
         box = page.get_by_role("searchbox")
         box.click()
         offered = page.get_by_role("listbox", name="Suggestions")
-        expect(offered.get_by_role("option")).to_have_count(7)
+        expect(offered.get_by_role("option")).to_have_count(9)
         page.keyboard.type("ty")
         page.keyboard.press("ArrowDown")
         page.keyboard.press("Enter")
@@ -81,3 +81,45 @@ def test_columns_are_chosen_and_rows_are_sorted(site: Site) -> None:
         expect(rows.first).to_contain_text("of-aa")
         page.reload()
         expect(rows.first).to_contain_text("of-aa")
+
+
+def test_what_is_left_out_and_when_it_was_are_searched(site: Site) -> None:
+    site.submit("nobody-does-this", tags=["night"])
+    other = site.submit("nor-this")
+    with site.page("/tasks") as page:
+        rows = page.locator(".virtual .list-row")
+        box = page.get_by_role("searchbox")
+        box.fill("-type:nobody-does-this created:<1h")
+        expect(rows).to_have_count(1)
+        expect(rows).to_contain_text("nor-this")
+        box.fill("-tag:night -queue:elsewhere")
+        expect(rows).to_contain_text("nor-this")
+        box.fill("created:>1h")
+        expect(page.get_by_text("No matching tasks")).to_be_visible()
+        box.fill("created:yesterday")
+        expect(page.locator("#search-help")).to_contain_text("is no time")
+        expect(page.get_by_text("No matching tasks")).to_be_visible()
+        box.fill("-type:nobody-does-this created:<1h")
+        page.get_by_role("checkbox", name="Select all loaded tasks").check()
+        page.get_by_role("button", name="Cancel", exact=True).click()
+        page.get_by_role("button", name="Cancel 1 task").click()
+        expect(page.locator(".bulk").first).to_contain_text("1 of 1 canceled")
+    assert [one["id"] for one in site.get("/api/v2/tasks?state=canceled")["items"]] == [other]
+
+
+def test_an_operation_is_about_what_the_list_shows(site: Site) -> None:
+    """What is left out of the list, and the time it shows, hold for the question as well."""
+    for n in range(230):
+        site.submit("heap", {"n": n}, tags=["spared"] if n % 2 else [])
+    with site.page("/tasks?q=type%3Aheap+-tag%3Aspared+created%3A%3C1h") as page:
+        page.locator(".virtual .list-row").first.get_by_role("checkbox").check()
+        page.get_by_role("button", name="Select all matching").click()
+        page.get_by_role("button", name="Cancel", exact=True).click()
+        question = page.get_by_role("dialog", name="Cancel 115 tasks?")
+        expect(question).to_contain_text("-tag:spared")
+        question.get_by_role("button", name="Cancel 115 tasks").click()
+        expect(page.locator(".bulk")).to_contain_text("115 of 115 canceled")
+        page.goto(f"{site.url}/ui/operations")
+        page.get_by_role("link", name=re.compile("-tag:spared")).click()
+        expect(page.get_by_role("searchbox")).to_have_value(re.compile("-tag:spared created:20"))
+    assert len(site.get("/api/v2/tasks?state=queued&limit=1000")["items"]) == 115

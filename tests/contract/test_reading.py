@@ -136,9 +136,9 @@ async def test_find_filters(driver: Driver, query: Query, expected: str) -> None
 
 
 async def test_find_leaves_out_tags_batches_and_partitions(driver: Driver) -> None:
-    await driver.submit(id="id-a", tags=("red",), batch="b1", partition="p1")
-    await driver.submit(id="id-b", tags=("blue", "red"), partition="p2")
-    await driver.submit(id="id-c", tags=("blue",), batch="b2")
+    await driver.submit(id="id-a", tags='["red"]', batch="b1", partition="p1")
+    await driver.submit(id="id-b", tags='["blue","red"]', partition="p2")
+    await driver.submit(id="id-c", tags='["blue"]', batch="b2")
     await driver.submit(id="id-d")
     for without, expected in (
         (Without(tags=frozenset({"red"})), "dc"),

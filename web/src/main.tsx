@@ -12,10 +12,17 @@ import { go, href, Link, match, startRoutes, to, usePlace } from "./routes";
 import "./styles/tokens.css";
 import "./styles/base.css";
 import "./styles/parts.css";
-import "./styles/flows.css";
+import "./styles/tables.css";
+import "./styles/notices.css";
+import "./styles/forms.css";
+import "./styles/dialogs.css";
+import "./styles/json.css";
 import "./styles/charts.css";
-import "./styles/logs.css";
 import "./styles/search.css";
+import "./styles/lists.css";
+import "./styles/timelines.css";
+import "./styles/flows.css";
+import "./styles/logs.css";
 
 function App(): ReactNode {
   const { path } = usePlace();

@@ -81,6 +81,14 @@ export const PAGES: readonly Page[] = [
     nav: { icon: "layers", key: "q", group: "watch" },
   },
   { path: "/queues/:name", title: "Queue", ...view(() => import("./views/Queue")) },
+  {
+    path: "/limits",
+    title: "Limits",
+    ...view(() => import("./views/Limits")),
+    nav: { icon: "gauge", key: "m", group: "watch" },
+  },
+  { path: "/limits/:name", title: "Limit", ...view(() => import("./views/Limit")) },
+  { path: "/batches/:id", title: "Batch", ...view(() => import("./views/Batch")) },
   { path: "/workers/:id", title: "Worker", ...view(() => import("./views/Worker")) },
   { path: "/services/:name", title: "Service", ...view(() => import("./views/Service")) },
   {

@@ -3,7 +3,7 @@ import type { IconName } from "./components/icon";
 import type { NodeStatus, Phase, State, Task } from "./api/types";
 
 export type Tone = "idle" | "later" | "busy" | "wait" | "good" | "bad" | "dead" | "off";
-export type Act = "cancel" | "retry" | "abandon" | "approve";
+export type Act = "cancel" | "retry" | "delete" | "abandon" | "approve";
 
 interface Word {
   label: string;
@@ -34,10 +34,10 @@ const PHASES: Record<Phase | State, Word> = {
   waiting_approval: word("needs approval", "wait", "hand", ["approve", "cancel"]),
   parked: word("waiting", "wait", "pause", ["cancel"]),
   waiting: word("waiting", "wait", "pause", ["cancel"]),
-  succeeded: word("succeeded", "good", "check", [], false),
-  failed: word("failed", "bad", "cross", ["retry"], false),
-  dead: word("dead", "dead", "skull", ["retry", "abandon"], false),
-  canceled: word("canceled", "off", "stop", ["retry"], false),
+  succeeded: word("succeeded", "good", "check", ["delete"], false),
+  failed: word("failed", "bad", "cross", ["retry", "delete"], false),
+  dead: word("dead", "dead", "skull", ["retry", "delete", "abandon"], false),
+  canceled: word("canceled", "off", "stop", ["retry", "delete"], false),
 };
 
 export const STATES: readonly State[] = [

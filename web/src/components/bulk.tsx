@@ -106,6 +106,7 @@ export function BulkQuestion({
         )}
         {search === null && skipped > 0 && ` ${tasksIn(skipped)} cannot be ${done}: skipped.`}
       </p>
+      {act === "delete" && <p>They are removed with payload, result, log and events. This cannot be undone.</p>}
       {matching.error ? (
         <ProblemBox error={matching.error} />
       ) : !found ? (

@@ -56,18 +56,20 @@ export function Answer({
   act,
   busy,
   keep,
+  keepLabel = "Keep",
   onAct,
 }: {
   act: string;
   busy: boolean;
   keep: () => void;
+  keepLabel?: string;
   onAct: () => void;
 }): ReactNode {
   const settled = useSettled();
   return (
     <div className="dialog-acts">
       <button type="button" onClick={keep} data-focus>
-        Keep
+        {keepLabel}
       </button>
       <button type="button" className="danger" disabled={busy || !settled} onClick={onAct}>
         {act}

@@ -1,7 +1,7 @@
 // The figures at two levels: how it stands now, and what was done in the last hour. Each leads to its tasks.
 import type { ReactNode } from "react";
 import type { Change, SeriesView, State } from "../api/types";
-import { failureShare, inWords } from "../lib/series";
+import { failureShare, inWords, withinRange } from "../lib/series";
 import { tasksAt } from "../lib/search";
 import { number, percent } from "../lib/time";
 import { Link } from "../routes";
@@ -24,6 +24,7 @@ export function Figures({
   const totals = series?.totals ?? {};
   const failed = (totals.failed ?? 0) + (totals.dead ?? 0);
   const share = failureShare(totals);
+  const lately = withinRange(range);
   const count = (value: number | undefined): string => (series && value !== undefined ? number(value) : "–");
   return (
     <div className="figures">
@@ -41,12 +42,18 @@ export function Figures({
       <section aria-label={inWords(range)}>
         <h2 className="minor faint">{inWords(range).replace("last", "Last")}</h2>
         <ul className="tiles">
-          <Tile label="submitted" tone="idle" icon="plus" to="/tasks" value={count(totals.submitted)} />
+          <Tile
+            label="submitted"
+            tone="idle"
+            icon="plus"
+            to={tasksAt({ created: lately })}
+            value={count(totals.submitted)}
+          />
           <Tile
             label="succeeded"
             tone="good"
             icon="check"
-            to={tasksAt({ states: ["succeeded"] })}
+            to={tasksAt({ states: ["succeeded"], finished: lately })}
             value={count(totals.succeeded)}
             none={!totals.succeeded}
           />
@@ -54,7 +61,7 @@ export function Figures({
             label="failed"
             tone="bad"
             icon="cross"
-            to={tasksAt({ states: ["failed", "dead"] })}
+            to={tasksAt({ states: ["failed", "dead"], finished: lately })}
             value={count(series && failed)}
             none={!failed}
           />
@@ -62,7 +69,7 @@ export function Figures({
             label="failure share"
             tone={failed ? "bad" : "off"}
             icon="chart"
-            to={tasksAt({ states: ["failed", "dead"] })}
+            to={tasksAt({ states: ["failed", "dead"], finished: lately })}
             value={share === null ? "–" : percent(share)}
             none={!share}
           />

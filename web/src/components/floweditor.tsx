@@ -1,5 +1,5 @@
 // A definition to write: drawn as it stands, with everything that is wrong at the node it belongs to.
-import { useMemo, useRef, useState } from "react";
+import { lazy, Suspense, useMemo, useState } from "react";
 import type { ReactNode } from "react";
 import { parse, post } from "../api/client";
 import { useAction, useTyped } from "../api/data";
@@ -7,12 +7,16 @@ import type { Drawn, Flaw, Flow, Validated } from "../api/types";
 import { atNodes, outlineOf } from "../lib/definition";
 import { useDraft } from "../lib/kept";
 import { Act } from "./act";
-import { Card, Form, Notice, Refusal } from "./basics";
+import { Card, Form, Notice, Refusal, Skeleton } from "./basics";
+import type { Mark, Spot } from "./codeeditor";
 import { Dialog } from "./dialog";
 import { Diff } from "./diff";
 import { FlowGraph } from "./graph";
 import { Icon } from "./icon";
-import { faultOf, pretty } from "../lib/json";
+import { pretty } from "../lib/json";
+import { jsonFault } from "../lib/jsonfault";
+
+const CodeEditor = lazy(() => import("./codeeditor")); // larger than all the rest of this view
 
 const EXAMPLE = {
   description: "Sums a list; a sum over 100 needs approval.",
@@ -58,8 +62,8 @@ export function FlowEditor({
     setDraft(next === begin ? null : { base: draft?.base ?? version, text: next });
   const [reviewing, setReviewing] = useState(false);
   const [chosen, choose] = useState("");
-  const box = useRef<HTMLTextAreaElement>(null);
-  const broken = faultOf(text);
+  const [spot, setSpot] = useState<Spot | null>(null);
+  const broken = useMemo(() => jsonFault(text), [text]);
   const read = useMemo(() => (broken === null ? parse(text) : null), [text, broken]);
   const nodes = useMemo(() => outlineOf(read), [read]);
   const { data: checked, stale } = useTyped("check", broken === null ? text : null, PAUSE_MS, (written) =>
@@ -80,15 +84,19 @@ export function FlowEditor({
     },
   );
   const unchanged = flow !== null && pretty(newest) === pretty(read);
-  const faults = atNodes(checked?.faults ?? [], read);
-  /** To where it is written, as near as its name tells. */
+  const faults = useMemo(() => atNodes(checked?.faults ?? [], read), [checked, read]);
+  const marks = useMemo((): readonly Mark[] => {
+    if (broken) return [{ from: broken.offset, to: broken.offset + 1, message: broken.message, tone: "bad" }];
+    const at = (flaws: readonly Flaw[], tone: Mark["tone"]): Mark[] =>
+      flaws.flatMap(({ node, message }) => {
+        const found = spotOf(text, node);
+        return found ? [{ ...found, message, tone }] : [];
+      });
+    return [...at(faults, "bad"), ...at(checked?.warnings ?? [], "wait")];
+  }, [broken, text, faults, checked]);
   const show = (node: string | null): void => {
     choose(node ?? "");
-    const at = node === null ? -1 : text.indexOf(`${JSON.stringify(node.split("/").at(-1))}:`);
-    if (at < 0 || !box.current) return;
-    box.current.focus();
-    box.current.setSelectionRange(at, at + JSON.stringify(node!.split("/").at(-1)).length);
-    box.current.scrollTop = (text.slice(0, at).split("\n").length - 4) * 18.85;
+    setSpot(spotOf(text, node));
   };
   return (
     <Form onSubmit={() => setReviewing(true)}>
@@ -143,19 +151,21 @@ export function FlowEditor({
         </Dialog>
       )}
       <div className="grid-2">
-        <label className="field">
-          <span>Definition</span>
-          <textarea
-            ref={box}
-            className="mono"
-            rows={30}
-            spellCheck={false}
-            value={text}
-            aria-invalid={broken !== null || faults.length > 0}
-            onChange={(event) => setText(event.target.value)}
-          />
-          {broken && <span className="fault">{broken}</span>}
-        </label>
+        <div className="field">
+          <span aria-hidden="true">Definition</span>
+          <Suspense fallback={<Skeleton rows={12} />}>
+            <CodeEditor label="Definition" value={text} onChange={setText} marks={marks} spot={spot} />
+          </Suspense>
+          {broken && (
+            <button
+              type="button"
+              className="plain fault"
+              onClick={() => setSpot({ from: broken.offset, to: broken.offset + 1 })}
+            >
+              Line {broken.line}, column {broken.column}: {broken.message}
+            </button>
+          )}
+        </div>
         <div className="stack">
           {broken === null && checked && <Found faults={faults} warnings={checked.warnings} show={show} />}
           <Card title="Preview">
@@ -172,6 +182,13 @@ export function FlowEditor({
       </div>
     </Form>
   );
+}
+
+/** Where a node is written, as near as its name tells. */
+function spotOf(text: string, node: string | null): Spot | null {
+  const name = node === null ? "" : JSON.stringify(node.split("/").at(-1));
+  const from = name ? text.search(new RegExp(`${name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}\\s*:`)) : -1;
+  return from < 0 ? null : { from, to: from + name.length };
 }
 
 function Found({

@@ -61,6 +61,8 @@ const FIXED: readonly Choice[] = [
     act: () => go(to("/tasks", { q: `state:${state}` })),
   })),
   { name: "Submit a task", icon: "flask", act: () => go("/playground?door=native") },
+  { name: "Batches", icon: "layers", act: () => go(to("/tasks", { q: "queue:onward:batches" })) },
+  { name: "New limit", icon: "gauge", act: () => go("/limits?new=1") },
   { name: "New flow", icon: "graph", act: () => go("/flows?new=1") },
   { name: "New schedule", icon: "calendar", act: () => go("/schedules?new=1") },
   { name: "Pause or resume a queue", icon: "layers", act: () => go("/queues") },

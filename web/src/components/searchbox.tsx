@@ -7,6 +7,7 @@ import { useLive } from "../api/live";
 import type { Page, Service, Session } from "../api/types";
 import { suggestions, wordAt } from "../lib/suggest";
 import type { Known, Suggestion } from "../lib/suggest";
+import { TIMES } from "../lib/within";
 import { STATES } from "../words";
 import { Icon } from "./icon";
 
@@ -24,6 +25,8 @@ function useKnown(on: boolean): Known {
     type: [...new Set([...types, ...queues.filter((queue) => !queue.startsWith("group:") && queue !== "flow:runs")])],
     queue: queues,
     session: sessions.data?.items.map((session) => session.id) ?? [],
+    created: TIMES,
+    finished: TIMES,
   };
 }
 
@@ -94,7 +97,7 @@ export function SearchBox({
         aria-autocomplete="list"
         aria-controls={offered.length ? "suggestions" : undefined}
         aria-activedescendant={row >= 0 ? `suggestion-${row}` : undefined}
-        placeholder="state:failed type:report queue:gpu session:s1 or any text"
+        placeholder="state:failed -type:report queue:gpu created:<2h or any text"
         value={text}
         spellCheck={false}
         autoCapitalize="off"
@@ -134,7 +137,7 @@ export function SearchBox({
       )}
       <span id="search-help" className={fault ? "fault" : "sr"}>
         {fault ??
-          "Fields: state:failed, -state:succeeded, type:report, queue:gpu, session:s1, tag:night, batch:ID, partition:p1; any other text is searched in id, type, payload and error"}
+          "Fields: state:failed, type:report, queue:gpu, session:s1, tag:night, batch:ID, partition:p1, created:<2h, finished:>1d; with - before a field what has it is left out; any other text is searched in id, type, payload and error"}
       </span>
     </div>
   );

@@ -48,9 +48,26 @@ export function TaskList({ search, empty }: { search: Search; empty: ReactNode }
     setChosen(next);
   };
   const isChosen = (task: Task): boolean => all || chosen.has(task.id);
+  const selectAll = (
+    <input
+      type="checkbox"
+      aria-label="Select all loaded tasks"
+      checked={all || (chosen.size > 0 && chosen.size === rows.length)}
+      onChange={(event) => {
+        setAll(false);
+        setChosen(event.target.checked ? new Map(rows.map((row) => [row.id, row])) : new Map());
+      }}
+    />
+  );
   return (
     <>
       <div className="row list-tools">
+        {/* A phone shows no head of the list, where this box stands otherwise. */}
+        {rows.length > 0 && (
+          <label className="check small phone-only">
+            {selectAll} <span aria-hidden="true">Select all loaded</span>
+          </label>
+        )}
         <ColumnChoice shown={columns.map(({ key }) => key)} choose={setKept} />
       </div>
       <Rows
@@ -66,17 +83,7 @@ export function TaskList({ search, empty }: { search: Search; empty: ReactNode }
         empty={empty}
         head={
           <>
-            <Cell head>
-              <input
-                type="checkbox"
-                aria-label="Select all loaded tasks"
-                checked={all || (chosen.size > 0 && chosen.size === rows.length)}
-                onChange={(event) => {
-                  setAll(false);
-                  setChosen(event.target.checked ? new Map(rows.map((row) => [row.id, row])) : new Map());
-                }}
-              />
-            </Cell>
+            <Cell head>{selectAll}</Cell>
             <Cell head>State</Cell>
             <Cell head>Task</Cell>
             {columns.map((column) => (
@@ -127,6 +134,7 @@ export function TaskList({ search, empty }: { search: Search; empty: ReactNode }
           all={all}
           chooseAll={() => setAll(true)}
           canAll={!list.complete}
+          total={totalOf(search, now)}
           ask={setAsking}
           clear={clear}
         />
@@ -214,12 +222,13 @@ function ColumnChoice({
   );
 }
 
-const BULK_ACTS: readonly BulkAct[] = ["cancel", "retry"];
+const BULK_ACTS: readonly BulkAct[] = ["cancel", "retry", "delete"];
 
 function SelectionBar({
   tasks,
   all,
   canAll,
+  total,
   chooseAll,
   ask,
   clear,
@@ -227,6 +236,7 @@ function SelectionBar({
   tasks: readonly Task[];
   all: boolean;
   canAll: boolean;
+  total: number | undefined; // of all that match, where it is known
   chooseAll: () => void;
   ask: (act: BulkAct) => void;
   clear: () => void;
@@ -235,7 +245,7 @@ function SelectionBar({
     <div className="bulk">
       <span className="grow">{all ? "All matching tasks selected" : `${number(tasks.length)} selected`}</span>
       <button type="button" disabled={!canAll || all} onClick={chooseAll}>
-        Select all matching
+        Select all {total === undefined ? "" : `${number(total)} `}matching
       </button>
       {BULK_ACTS.map((act) => (
         <Act

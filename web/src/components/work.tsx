@@ -4,8 +4,10 @@ import { useLive } from "../api/live";
 import type { SeriesView, ServiceSeries, State } from "../api/types";
 import type { Values } from "../lib/chart";
 import { serviceAt, tasksAt } from "../lib/search";
-import { bucketsOf, inWords, perMinute, useSeries } from "../lib/series";
+import type { Search } from "../lib/search";
+import { bucketsOf, inWords, perMinute, useSeries, withinRange } from "../lib/series";
 import { number, percent, rate, span } from "../lib/time";
+import { between } from "../lib/within";
 import { go, Link } from "../routes";
 import { Card, num, ProblemBox, Skeleton, Table } from "./basics";
 import { Chart, Sparkline } from "./chart";
@@ -64,7 +66,7 @@ export function Work({
       range={{ from: steps[0]?.at ?? until - step_ms, until, step: step_ms }}
       unit="minute"
       series={series.data}
-      pick={(states) => go(tasksAt({ states, type: service, queue }))}
+      pick={(search) => go(tasksAt({ type: service, queue, ...search }))}
     />
   );
 }
@@ -82,35 +84,44 @@ function Charts({
   unit: string;
   live?: boolean;
   series: SeriesView;
-  pick?: (states: readonly State[]) => void;
+  pick?: (search: Partial<Search>) => void;
 }): ReactNode {
   const common = { points, ...(range && { range }) };
-  const to = (states: readonly State[]) => (pick ? { pick: () => pick(states) } : {});
+  /** To the tasks of the step that was clicked. */
+  const to = (at: "created" | "finished", states: readonly State[] = []) =>
+    pick ? { pick: (from: number, until: number) => pick({ states, [at]: between(from, until) }) } : {};
   return (
     <div className="grid-2 charts">
       <Card>
         <Chart
           {...common}
-          {...to(["succeeded"])}
+          {...to("finished", ["succeeded"])}
           title={`Throughput (per ${unit})`}
           lines={live ? LIVE_THROUGHPUT : THROUGHPUT.filter((line) => points.some((one) => one[line.key] != null))}
           show={rate}
         />
       </Card>
       <Card>
-        <Chart {...common} {...to(FAILED)} title={`Failures (per ${unit})`} lines={TROUBLE} show={rate} />
+        <Chart {...common} {...to("finished", FAILED)} title={`Failures (per ${unit})`} lines={TROUBLE} show={rate} />
       </Card>
       <Card>
         <Chart
           {...common}
-          {...to(["queued"])}
+          {...to("created")}
           title="Queue depth"
           lines={live ? LIVE_DEPTH : DEPTH}
           show={(value) => number(Math.round(value))}
         />
       </Card>
       <Card>
-        <Chart {...common} title="Run time and wait (log scale)" lines={DURATIONS} show={span} log />
+        <Chart
+          {...common}
+          {...to("finished")}
+          title="Run time and wait (log scale)"
+          lines={DURATIONS}
+          show={span}
+          log
+        />
       </Card>
       <Card>
         <Histogram title="Run time" of={series.run} />
@@ -186,7 +197,9 @@ export function ServiceTable({ services, range }: { services: readonly ServiceSe
             <td className="num">{number(one.succeeded)}</td>
             <td className="num">
               {one.failed ? (
-                <Link to={tasksAt({ states: FAILED, type: one.name })}>{number(one.failed)}</Link>
+                <Link to={tasksAt({ states: FAILED, type: one.name, finished: withinRange(range) })}>
+                  {number(one.failed)}
+                </Link>
               ) : (
                 <span className="faint">0</span>
               )}

@@ -1,5 +1,6 @@
 // The columns of the list of tasks: which there are, in which order they may be sorted, and how many tasks there are.
 import type { Change, Task } from "../api/types";
+import { isCounted } from "./search";
 import type { Search } from "./search";
 
 export interface Column {
@@ -40,8 +41,7 @@ export function sorted(rows: readonly Task[], sort: Sort): readonly Task[] {
 
 /** How many tasks a search finds, where the live counts tell it. */
 export function totalOf(search: Search, now: Change | null): number | undefined {
-  if (!now || search.type || search.session || search.tags.length || search.batch || search.partition || search.text)
-    return undefined;
+  if (!now || !isCounted(search)) return undefined;
   const counts = search.queue ? now.queues[search.queue] : now.states;
   if (!counts) return undefined;
   const states = search.states.length ? search.states : Object.keys(counts);

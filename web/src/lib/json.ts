@@ -1,5 +1,5 @@
 // JSON as text: how it is written for people, and what is wrong with what they write.
-import { parse } from "../api/client";
+import { jsonFault } from "./jsonfault";
 
 export function pretty(value: unknown): string {
   return JSON.stringify(value, null, 2) ?? "null";
@@ -7,10 +7,7 @@ export function pretty(value: unknown): string {
 
 /** null: it is JSON. */
 export function faultOf(text: string): string | null {
-  try {
-    parse(text);
-    return null;
-  } catch (error) {
-    return text.trim() ? (error as Error).message : "Enter JSON (null is allowed)";
-  }
+  if (!text.trim()) return "Enter JSON (null is allowed)";
+  const fault = jsonFault(text);
+  return fault && `Line ${fault.line}, column ${fault.column}: ${fault.message}`;
 }

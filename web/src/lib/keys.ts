@@ -17,7 +17,7 @@ function typing(target: EventTarget | null): boolean {
 export function useKeys(keys: Keys): void {
   const heard = useEffectEvent((event: KeyboardEvent): void => {
     const mod = event.metaKey || event.ctrlKey;
-    if (event.defaultPrevented || event.altKey || (!mod && typing(event.target))) return;
+    if (event.defaultPrevented || event.altKey || (!mod && typing(event.composedPath()[0] ?? null))) return;
     if (!mod && document.querySelector("dialog[open]")) return;
     const name = mod ? `mod+${event.key.toLowerCase()}` : event.key;
     // By when it was pressed: a busy page may be handed two keys long after each other.

@@ -6,11 +6,12 @@ import { useLive } from "../api/live";
 import { useLack } from "../api/me";
 import type { Operation, OperationFilter, Page, Task } from "../api/types";
 import { may, phaseWord, STATES } from "../words";
-import { formatSearch } from "./search";
+import { formatSearch, searchParams } from "./search";
 import type { Search } from "./search";
 import { watched } from "./watched";
+import { between } from "./within";
 
-export type BulkAct = "cancel" | "retry";
+export type BulkAct = "cancel" | "retry" | "delete";
 
 export const ACTS: Record<Operation["action"], { label: string; done: string }> = {
   cancel: { label: "Cancel", done: "canceled" },
@@ -31,17 +32,12 @@ export function searchFor(search: Search, act: BulkAct): Search {
   return { ...search, states: able.filter((state) => !search.states.length || search.states.includes(state)) };
 }
 
-export function filterOf({ states, type, queue, session, tags, batch, partition, text }: Search): OperationFilter {
-  return {
-    state: [...states],
-    ...(type && { type }),
-    ...(queue && { queue }),
-    ...(session && { session }),
-    ...(tags.length && { tag: [...tags] }),
-    ...(batch && { batch }),
-    ...(partition && { partition }),
-    ...(text && { q: text }),
-  };
+/** What a list is asked, without what says nothing: an empty word would be refused. */
+export function filterOf(search: Search): OperationFilter {
+  const given = Object.entries(searchParams(search)).filter(
+    ([name, value]) => name === "state" || (value !== null && value !== "" && !(Array.isArray(value) && !value.length)),
+  );
+  return Object.fromEntries(given);
 }
 
 const listed = <T>(value: T | readonly T[] | undefined): readonly T[] =>
@@ -51,6 +47,7 @@ const listed = <T>(value: T | readonly T[] | undefined): readonly T[] =>
 export function searchOf({ filter }: Operation): string | null {
   if (!filter) return null;
   const { state, type, queue, session, tag, batch, partition, q } = filter;
+  const { created_after, created_before, finished_after, finished_before } = filter;
   return formatSearch({
     states: listed(state),
     type: type ?? "",
@@ -59,6 +56,16 @@ export function searchOf({ filter }: Operation): string | null {
     tags: listed(tag),
     batch: batch ?? "",
     partition: partition ?? "",
+    created: between(created_after ?? null, created_before ?? null),
+    finished: between(finished_after ?? null, finished_before ?? null),
+    not: {
+      type: listed(filter.not_type),
+      queue: listed(filter.not_queue),
+      session: listed(filter.not_session),
+      batch: listed(filter.not_batch),
+      partition: listed(filter.not_partition),
+      tag: listed(filter.not_tag),
+    },
     text: q ?? "",
   });
 }

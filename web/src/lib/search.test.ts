@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import { formatSearch, parseSearch, searchParams, sessionAt, tasksAt } from "./search";
+import { formatSearch, isCounted, parseSearch, searchParams, sessionAt, tasksAt } from "./search";
+import { ANY_TIME, between } from "./within";
 
 test("fields are taken out of the text, in any order", () => {
   const found = parseSearch(
@@ -13,6 +14,9 @@ test("fields are taken out of the text, in any order", () => {
     tags: ["a", "b"],
     batch: "",
     partition: "p1",
+    created: ANY_TIME,
+    finished: ANY_TIME,
+    not: { type: [], queue: [], session: [], batch: [], partition: [], tag: [] },
     text: "lost order",
     fault: null,
   });
@@ -30,6 +34,7 @@ test.each([
   "state:dead,failed type:report lost order",
   "batch:b1 tag:a tag:b",
   'queue:"night shift"',
+  'type:report -queue:gpu -queue:"night shift" -tag:a created:<2h finished:2026-11-19..',
   "plain text",
   "",
 ])("what is formatted is parsed back: %s", (text) => expect(formatSearch(parseSearch(text))).toBe(text));
@@ -44,7 +49,7 @@ test("a session whose name is no part of a path is shown by its tasks", () => {
   expect(sessionAt("..")).toBe(tasksAt({ session: ".." }));
 });
 
-test.each(["worker:x", "-worker:x", "created>1h"])("%s is no field, and not a text either", (text) => {
+test.each(["worker:x", "-worker:x", "attempt>1"])("%s is no field, and not a text either", (text) => {
   expect(parseSearch(text)).toMatchObject({ text: "" });
   expect(parseSearch(text).fault).toContain("Unknown field");
 });
@@ -52,4 +57,33 @@ test.each(["worker:x", "-worker:x", "created>1h"])("%s is no field, and not a te
 test("a text with a colon is quoted; an address needs no quotes", () => {
   expect(parseSearch('"worker:x"')).toMatchObject({ text: "worker:x", fault: null });
   expect(parseSearch("http://a.b/c")).toMatchObject({ text: "http://a.b/c", fault: null });
+});
+
+test("values of a field are left out, each with its own word", () => {
+  const found = parseSearch("-type:mail -type:report -tag:night -session:s1");
+  expect(searchParams(found)).toMatchObject({
+    not_type: ["mail", "report"],
+    not_tag: ["night"],
+    not_session: ["s1"],
+    type: "",
+  });
+  expect(isCounted(found)).toBe(false);
+  expect(isCounted(parseSearch("-state:dead queue:gpu"))).toBe(true);
+});
+
+test("a time is an age or a stretch, counted once", () => {
+  const now = 10_000_000;
+  expect(searchParams(parseSearch("created:<1h", now))).toMatchObject({
+    created_after: now - 3_600_000,
+    created_before: null,
+  });
+  expect(parseSearch("created>1h", now).created).toEqual(parseSearch("created:>1h", now).created);
+  expect(parseSearch("-created:<1h", now).created).toEqual(parseSearch("created:>1h", now).created);
+  const step = between(now, now + 60_000);
+  expect(parseSearch(formatSearch({ finished: step })).finished).toEqual(step);
+});
+
+test("what is no time is a fault that shows how one is written", () => {
+  expect(parseSearch("created:yesterday").fault).toMatch(/no time.*<2h/);
+  expect(parseSearch("-created:2026-11-19").fault).toMatch(/no time/);
 });

@@ -5,6 +5,9 @@ import { get, url } from "../api/client";
 import { seldom } from "../api/data";
 import type { SeriesView } from "../api/types";
 import type { Values } from "./chart";
+import { serverNow } from "./time";
+import { parseWithin } from "./within";
+import type { Within } from "./within";
 
 export const RANGES = [
   ["15m", "15 min", 900_000],
@@ -23,6 +26,11 @@ export function rangeMs(name: string): number {
 /** What the last hour, or the range that was chosen, is called in a sentence. */
 export function inWords(name: string): string {
   return `last ${(RANGES.find(([one]) => one === name) ?? RANGES[1])[1].replace(/^1 h$/, "hour")}`;
+}
+
+/** The range, as one would search for what happened in it. */
+export function withinRange(name: string): Within {
+  return parseWithin(`<${(RANGES.find(([one]) => one === name) ?? RANGES[1])[0]}`, serverNow())!;
 }
 
 export function useSeries(range: string, about: { service?: string; queue?: string } = {}): UseQueryResult<SeriesView> {

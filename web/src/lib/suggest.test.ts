@@ -12,12 +12,24 @@ test("the word at the caret is what lies between blanks, quotes included", () =>
 });
 
 test("fields are offered first, then their values", () => {
-  expect(texts("")).toEqual(["state:", "type:", "queue:", "session:", "tag:", "batch:", "partition:"]);
+  expect(texts("")).toEqual([
+    "state:",
+    "type:",
+    "queue:",
+    "session:",
+    "tag:",
+    "batch:",
+    "partition:",
+    "created:",
+    "finished:",
+  ]);
   expect(texts("st")).toEqual(["state:"]);
-  expect(texts("-")).toEqual(["-state:"]);
+  expect(texts("-")).toHaveLength(7);
+  expect(texts("-ty")).toEqual(["-type:"]);
   expect(texts("type:re")).toEqual(['type:"big report"']);
   expect(texts("queue:gpu")).toEqual([]);
   expect(texts("text")).toEqual([]);
+  expect(texts("-type:re")).toEqual(['-type:"big report"']);
   expect(texts("nofield:x")).toEqual([]);
 });
 

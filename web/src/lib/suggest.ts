@@ -13,13 +13,24 @@ const MOST = 8;
 
 const HINTS: Record<string, string> = {
   state: "one of the eight states",
-  "-state": "all states but this one",
   type: "the type of the task",
   queue: "the queue it is on",
   session: "the session that submitted it",
   tag: "a tag that it has; several: all of them",
   batch: "the batch that it was handed in with",
   partition: "the partition of its queue",
+  created: "when it was submitted: <2h within the last 2 hours, >1d longer ago",
+  finished: "when it ended: <2h within the last 2 hours, >1d longer ago",
+};
+// What of a field can be left out; of times the rest is written itself.
+const LEFT_OUT: Record<string, string> = {
+  "-state": "all states but this one",
+  "-type": "every type but this one",
+  "-queue": "every queue but this one",
+  "-session": "every session but this one",
+  "-tag": "only tasks without this tag",
+  "-batch": "every batch but this one",
+  "-partition": "every partition but this one",
 };
 
 /** Where the word at the caret begins and ends. */
@@ -41,9 +52,9 @@ export function suggestions(word: string, known: Known): Suggestion[] {
   const [, name = "", begun = ""] = /^(-?\w+):(.*)$/s.exec(word) ?? [];
   if (!name) {
     const wanted = word.toLowerCase();
-    return Object.keys(HINTS)
-      .filter((field) => field.startsWith(wanted) && (word !== "" || !field.startsWith("-")))
-      .map((field) => ({ text: `${field}:`, hint: HINTS[field]!, whole: false }));
+    return Object.entries(word.startsWith("-") ? LEFT_OUT : HINTS)
+      .filter(([field]) => field.startsWith(wanted))
+      .map(([field, hint]) => ({ text: `${field}:`, hint, whole: false }));
   }
   const field = name.replace(/^-/, "");
   if (!FIELDS.includes(field)) return [];

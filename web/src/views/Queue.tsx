@@ -2,6 +2,7 @@ import type { ReactNode } from "react";
 import { useData } from "../api/data";
 import type { Page, Queue as QueueShape, State, Worker } from "../api/types";
 import { Card, Detail, Empty, Facts, Head, Loading, Tabs } from "../components/basics";
+import { LimitUses } from "../components/limits";
 import { PauseButton, QueueMarks } from "../components/pause";
 import { TaskList } from "../components/tasklist";
 import { Work } from "../components/work";
@@ -65,6 +66,7 @@ function Shown({ queue }: { queue: QueueShape }): ReactNode {
           Rates and times are those of the service <Link to={serviceAt(name)}>{name}</Link>; the depth is this
           queue&apos;s.
         </p>
+        <LimitUses uses={queue.limits} />
         <ServedBy queue={name} />
         <h2>Tasks</h2>
         <TaskList search={{ ...parseSearch(""), queue: name }} empty={<Empty icon="list" title="No tasks yet" />} />

@@ -2,6 +2,7 @@ import type { ReactNode } from "react";
 import { useData } from "../api/data";
 import type { Page, Queue, State } from "../api/types";
 import { Card, Empty, Head, Loading, num, spoken, Table } from "../components/basics";
+import { Icon } from "../components/icon";
 import { PauseButton, QueueMarks } from "../components/pause";
 import { queueAt, tasksAt } from "../lib/search";
 import { number, span } from "../lib/time";
@@ -13,7 +14,11 @@ export default function Queues(): ReactNode {
   const queues = useData<Page<Queue>>("/api/v2/queues");
   return (
     <>
-      <Head title="Queues" lead="Paused queues accept work but do not start it; running tasks continue." />
+      <Head title="Queues" lead="Paused queues accept work but do not start it; running tasks continue.">
+        <Link to="/limits" className="button">
+          <Icon name="gauge" /> Limits
+        </Link>
+      </Head>
       <Loading from={queues}>
         {({ items }) =>
           items.length ? (

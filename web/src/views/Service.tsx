@@ -6,7 +6,8 @@ import { Icon } from "../components/icon";
 import { Json } from "../components/json";
 import { TaskList } from "../components/tasklist";
 import { Work } from "../components/work";
-import { parseSearch, queueAt, tasksAt } from "../lib/search";
+import { concurrencyWords, rateWords } from "../lib/limits";
+import { limitAt, parseSearch, queueAt, tasksAt } from "../lib/search";
 import { RANGES } from "../lib/series";
 import type { RangeName } from "../lib/series";
 import { span } from "../lib/time";
@@ -70,6 +71,21 @@ function Shown({ name, service }: { name: string; service: ServiceShape | null }
                 ["requires approval", service.requires_approval && "yes"],
                 ["timeout", service.timeout_ms !== null && span(service.timeout_ms)],
                 ["retries", service.max_retries !== null && String(service.max_retries)],
+                ["at once", concurrencyWords(service.concurrency)],
+                ["rate", service.rate.length > 0 && service.rate.map(rateWords).join("; ")],
+                ["partition by", service.partition_by && <code>{service.partition_by}</code>],
+                [
+                  "shared limits",
+                  service.limits.length > 0 && (
+                    <span className="row">
+                      {service.limits.map((limit) => (
+                        <Link key={limit} to={limitAt(limit)}>
+                          {limit}
+                        </Link>
+                      ))}
+                    </span>
+                  ),
+                ],
                 ["hidden parts", service.sensitive.length > 0 && service.sensitive.join(", ")],
                 ["queue", <Link to={queueAt(type)}>{type}</Link>],
                 ["failed", <Link to={tasksAt({ type, states: ["failed", "dead"] })}>show them</Link>],

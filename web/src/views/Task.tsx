@@ -40,7 +40,7 @@ import type { Stretch } from "../lib/life";
 import { useKeys } from "../lib/keys";
 import { useLogs } from "../lib/logs";
 import { useWhole } from "../lib/masked";
-import { queueAt, serviceAt, sessionAt, tasksAt } from "../lib/search";
+import { batchAt, limitAt, queueAt, serviceAt, sessionAt, tasksAt } from "../lib/search";
 import { useTitle } from "../lib/title";
 import { ago, clock, full, useNow } from "../lib/time";
 import type { ViewProps } from "../pages";
@@ -171,6 +171,11 @@ function Acts({ task, reveal }: { task: TaskShape; reveal: (then: (whole: TaskSh
           <Icon name="graph" /> View run
         </Link>
       )}
+      {task.type === "onward:batch" && (
+        <Link to={batchAt(task.id)} className="button">
+          <Icon name="layers" /> View batch
+        </Link>
+      )}
       {may(task, "cancel") && (
         <Confirm
           question="Cancel this task?"
@@ -272,6 +277,11 @@ function Why({ task }: { task: TaskShape }): ReactNode {
         {why.data.sentence}
         {eta !== null && <span> ({eta})</span>}
       </span>
+      {why.data.limit && (
+        <div className="small">
+          <Link to={limitAt(why.data.limit.name)}>{`Show the limit ${why.data.limit.name}`}</Link>
+        </div>
+      )}
       {why.data.hint && <Hint task={task} text={why.data.hint} />}
     </Notice>
   );
@@ -323,6 +333,20 @@ function factsOf(task: TaskShape): readonly (readonly [string, ReactNode])[] {
     ["duration", task.started_at && <Took task={task} />],
     ["not before", task.run_at !== null && task.state === "scheduled" && full(task.run_at)],
     ["session", task.session_id && <Link to={sessionAt(task.session_id)}>{task.session_id}</Link>],
+    ["batch", task.batch && <Id id={task.batch} to={batchAt(task.batch)} />],
+    ["partition", task.partition && <Link to={tasksAt({ partition: task.partition })}>{task.partition}</Link>],
+    [
+      "tags",
+      task.tags.length > 0 && (
+        <span className="row">
+          {task.tags.map((tag) => (
+            <Link key={tag} to={tasksAt({ tags: [tag] })}>
+              {tag}
+            </Link>
+          ))}
+        </span>
+      ),
+    ],
     ["parent", task.parent_id && <Id id={task.parent_id} to={`/tasks/${encodeURIComponent(task.parent_id)}`} />],
     ["idempotency key", task.idempotency_key],
     ["callback", task.callback_url && <span className="mono small">{task.callback_url}</span>],

@@ -1,3 +1,4 @@
+import { useMemo } from "react";
 import type { ReactNode } from "react";
 import { useLive } from "../api/live";
 import type { State } from "../api/types";
@@ -6,7 +7,7 @@ import { Icon } from "../components/icon";
 import { SavedViews } from "../components/savedviews";
 import { SearchBox } from "../components/searchbox";
 import { TaskList } from "../components/tasklist";
-import { formatSearch, parseSearch } from "../lib/search";
+import { batchAt, formatSearch, isCounted, parseSearch } from "../lib/search";
 import type { Search } from "../lib/search";
 import { number } from "../lib/time";
 import { go, Link, setParams, useParam } from "../routes";
@@ -16,13 +17,18 @@ const type = (q: string): void => setParams({ q }, { replace: true });
 
 export default function Tasks(): ReactNode {
   const [q, setQ] = useParam("q");
-  const search = parseSearch(q);
+  const search = useMemo(() => parseSearch(q), [q]);
   return (
     <>
       <Head title="Tasks" />
       <div className="stack">
         <SearchBox value={q} onChange={type} fault={search.fault} />
         <StatePills search={search} onChange={(next) => setQ(formatSearch(next))} />
+        {search.batch && !search.fault && (
+          <p>
+            <Link to={batchAt(search.batch)}>Show the batch and its progress</Link>
+          </p>
+        )}
         {/* Under the pills: they must not move away while one of them is clicked. */}
         <SavedViews q={search.fault ? "" : q} />
         {search.fault ? (
@@ -54,8 +60,7 @@ export default function Tasks(): ReactNode {
 function StatePills({ search, onChange }: { search: Search; onChange: (search: Search) => void }): ReactNode {
   const { now } = useLive();
   const counts = search.queue ? now?.queues[search.queue] : now?.states;
-  const { type, session, tags, batch, partition, text } = search;
-  const exact = ![type, session, ...tags, batch, partition, text].some(Boolean);
+  const exact = isCounted(search);
   const toggle = (state: State): void => {
     const on = search.states.includes(state);
     onChange({ ...search, states: on ? search.states.filter((one) => one !== state) : [...search.states, state] });
