@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import partial
-from typing import Protocol, runtime_checkable
 
 import structlog
 
@@ -22,15 +20,6 @@ log = structlog.get_logger("onward.runner")
 
 LET_GO_S = 1.0  # a revoked task's slot is free when its handler ends, or after this
 KEY_S = 5.0  # between two tries at a task whose key is missing
-
-
-@runtime_checkable
-class LeanExecutor(Executor, Protocol):
-    """One that needs no coroutine for each task."""
-
-    def begin(self, task: Claimed) -> asyncio.Future[Outcome]:
-        """In place of `execute`."""
-        ...
 
 
 class Runner:
@@ -52,8 +41,7 @@ class Runner:
         self._executor = executor
         self._slots = slots
         self._keeps = keeps
-        self._begin = executor.begin if isinstance(executor, LeanExecutor) else self._execute_beside
-        self._running: dict[tuple[str, int], asyncio.Future[Outcome]] = {}
+        self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
         self.taken = 0  # tasks, since it was made
         self._settling: set[asyncio.Future[Verdict]] = set()
         self._let_go: set[tuple[str, int]] = set()
@@ -104,27 +92,18 @@ class Runner:
         return len(self._running)
 
     def _deliver(self, task: Claimed) -> None:
-        self.taken += 1
-        begun = self._running[task.id, task.fence] = self._begin(task)
-        begun.add_done_callback(partial(self._over, task))
-
-    def _over(self, task: Claimed, done: asyncio.Future[Outcome]) -> None:
         key = (task.id, task.fence)
+        self.taken += 1
+        self._running[key] = asyncio.get_running_loop().create_task(self._run(task))
+
+    async def _run(self, task: Claimed) -> None:
+        key = (task.id, task.fence)
+        outcome = await self._execute(task)
         del self._running[key]
-        outcome = self._outcome(task, done)
         settled = self._dispatcher.settle_soon(task, outcome)
         self._free(key)  # in the same turn: the next claim is part of the settlement's transaction
         self._settling.add(settled)
-        settled.add_done_callback(partial(self._settled, task, outcome))
-
-    def _outcome(self, task: Claimed, done: asyncio.Future[Outcome]) -> Outcome:
-        if done.cancelled():
-            return Released()
-        error = done.exception()
-        return done.result() if error is None else self._broken(task, error)
-
-    def _execute_beside(self, task: Claimed) -> asyncio.Future[Outcome]:
-        return asyncio.get_running_loop().create_task(self._execute(task))
+        settled.add_done_callback(lambda done: self._settled(done, task, outcome))
 
     async def _execute(self, task: Claimed) -> Outcome:
         try:
@@ -139,13 +118,11 @@ class Runner:
                 await asyncio.sleep(KEY_S)
             return Released()
         except Exception as error:
-            return self._broken(task, error)
+            log.exception("executor failed", task=task.id, type=task.type)
+            fault = Fault(kind="ExecutorError", message=type(error).__name__)
+            return Failed(fault)
 
-    def _broken(self, task: Claimed, error: BaseException) -> Outcome:
-        log.error("executor failed", task=task.id, type=task.type, exc_info=error)
-        return Failed(Fault(kind="ExecutorError", message=type(error).__name__))
-
-    def _settled(self, task: Claimed, outcome: Outcome, done: asyncio.Future[Verdict]) -> None:
+    def _settled(self, done: asyncio.Future[Verdict], task: Claimed, outcome: Outcome) -> None:
         self._settling.discard(done)
         error = None if done.cancelled() else done.exception()
         if isinstance(error, LedgerUnavailable):

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import msgspec
@@ -144,8 +142,7 @@ class Session:
         self.rights = rights
         self._receive = receive
         self._send = send
-        self._unsent: deque[SentTask] = deque()  # one at a time: at most one is in a full buffer
-        self._sending: asyncio.Task[None] | None = None
+        self._sending = asyncio.Lock()  # one frame at a time: at most one waits in a full buffer
         self._executions: dict[TaskId, SentTask] = {}
         self._notes = self._note_bytes = 0  # since this session last waited for the ledger
         self._runner: Runner | None = None
@@ -323,46 +320,21 @@ class Session:
             await asyncio.wait([noted])
             self._notes = self._note_bytes = 0
 
-    def begin(self, task: Claimed) -> asyncio.Future[Outcome]:
-        """What its worker answers. All that is begun in one turn of the loop is sent together."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Outcome] = loop.create_future()
-        if self._ended:
-            answer.set_result(Lost())
-            return answer
-        execution = self._executions[task.id] = SentTask(task, answer)
-        answer.add_done_callback(partial(self._forget, execution))
-        self._unsent.append(execution)
-        if self._sending is None:
-            self._sending = loop.create_task(self._send_tasks())
-        return answer
-
     async def execute(self, task: Claimed) -> Outcome:
-        return await self.begin(task)
-
-    def _forget(self, execution: SentTask, _: asyncio.Future[Outcome]) -> None:
-        if self._executions.get(execution.task.id) is execution:
-            del self._executions[execution.task.id]
-
-    async def _send_tasks(self) -> None:
+        loop = asyncio.get_running_loop()
+        execution = SentTask(task, loop.create_future())
+        self._executions[task.id] = execution
         try:
-            while self._unsent:
-                execution = self._unsent.popleft()
-                if not execution.answer.done():  # the connection has ended, or the server stops
-                    await self._send_task(execution)
-        finally:
-            self._sending = None
-
-    async def _send_task(self, execution: SentTask) -> None:
-        answer = execution.answer
-        try:
-            await self._send({"type": "websocket.send", "text": self._frame(execution.task)})
+            if self._ended:
+                return Lost()
+            async with self._sending:
+                await self._send({"type": "websocket.send", "text": self._frame(task)})
+            return await execution.answer
         except (OSError, RuntimeError):  # the connection broke while the frame was being sent
-            if not answer.done():
-                answer.set_result(Lost())
-        except Exception as error:
-            if not answer.done():
-                answer.set_exception(error)
+            return Lost()
+        finally:
+            if self._executions.get(task.id) is execution:
+                del self._executions[task.id]
 
     def _frame(self, task: Claimed) -> str:
         group = group_of(task.queue)
