@@ -152,7 +152,7 @@ def test_what_is_wrong_with_a_definition_is_shown_at_its_nodes(site: Site) -> No
         page.get_by_role("button", name="Edit").click()
         text = page.get_by_label("Definition")
         expect(text).to_contain_text("More than 100")
-        text.fill(code(text).replace("More than 100", "More than a hundred"))
+        text.fill(good.replace("More than 100", "More than a hundred"))
         publishing.click()
         dialog = page.get_by_role("dialog", name="Publish version 2 of fresh?")
         expect(dialog.get_by_role("region", name="Changes")).to_contain_text("+")

@@ -60,6 +60,11 @@ async def live(app: App) -> str:
     path = f"/api/v2/tasks/{task}"
     await worker.send({"type": "chunk", "taskId": task, "data": SECRET})
     await worker.send({"type": "progress", "taskId": task, "progress": 0.5, "message": SECRET})
+
+    async def is_told() -> bool:
+        return bool((await app.task(task))["progress_message"] == SECRET)
+
+    await wait_until(is_told)
     fence = (await app.onward.backend.tasks.get([task]))[0].fence  # type: ignore[union-attr]
     assert (await app.post(f"{path}/effects/charge", {"fence": fence})).json()["state"] == "begun"
     done = {"fence": fence, "value": SECRET}
@@ -96,7 +101,6 @@ async def test_the_files_alone_reveal_nothing(
         task = await live(app)
         read = await app.task(task)
         assert (read["payload"], read["result"]) == ({"card": SECRET}, {"receipt": SECRET})
-        assert read["progress_message"] == SECRET
         (approval,) = (await app.get("/api/v2/approvals")).json()["items"]
         assert approval["reason"] == f"is {SECRET} yours?"
         (group,) = (await app.get("/api/v2/dead-letters")).json()["items"]
