@@ -260,7 +260,8 @@ async def test_a_write_is_two_statements_between_begin_and_commit(
     fetch = asyncpg.Connection.fetch
 
     async def counted(self: asyncpg.Connection, text: str, *given: Any) -> Any:
-        sent.append(text)
+        if not text.startswith("LISTEN"):  # the bell's, which connects by itself
+            sent.append(text)
         return await fetch(self, text, *given)
 
     await driver.submit(id="before")  # connects
